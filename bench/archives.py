@@ -20,6 +20,36 @@ def fill(directory, *options):
     sh(ARCHIVE, directory, *options)
 
 
+def differences(rows, tree):
+    """By sha256sum: which paths of the rows (SHA-256, size, path) are missing in the tree, and which have other content."""
+    if not rows:
+        raise RuntimeError("nothing to compare with %s" % tree)
+    missing = [path for _, _, path in rows if not os.path.isfile("%s/%s" % (tree, path))]
+    absent = set(missing)
+    lines = "".join("%s  %s\n" % (digest, path) for digest, _, path in rows if path not in absent)
+    if not lines:
+        return missing, []
+    r = subprocess.run(["sha256sum", "--quiet", "--strict", "-c", "-"], input=lines, text=True, cwd=tree,
+                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "LC_ALL": "C"})
+    wrong = re.findall(r"^(.*): FAILED", r.stdout, re.M)
+    if bool(r.returncode) != bool(wrong):
+        raise RuntimeError("sha256sum in %s: exit %d: %s" % (tree, r.returncode, r.stderr[-500:]))
+    return missing, wrong
+
+
+def verify(rows, tree):
+    """Raises when a file is missing or wrong."""
+    missing, wrong = differences(rows, tree)
+    if missing or wrong:
+        raise RuntimeError("wrong result in %s: missing: %s; other content: %s" % (tree, missing[:5], wrong[:5]))
+
+
+def manifest(path):
+    """The rows of a manifest: SHA-256, size, path."""
+    with open(path) as f:
+        return [line.rstrip("\n").split("\t") for line in f]
+
+
 SAMPLE = argparse.Namespace(files=2359, bytes="1336M", max_file="156M")
 
 
@@ -30,18 +60,13 @@ class Archive:
         self.dir, self.arch, self.state = directory, arch, state
         self.suite = next(s for s in os.listdir(directory + "/T0/dists"))
         self.keyring = directory + "/key.gpg"
-        manifest = "%s/manifest-%s.tsv" % (directory, state)
-        rows = open(manifest) if os.path.exists(manifest) else ()
-        self.rows = [line.rstrip("\n").split("\t") for line in rows]
+        path = "%s/manifest-%s.tsv" % (directory, state)
+        self.rows = manifest(path) if os.path.exists(path) else []
         self.bytes = sum(int(r[1]) for r in self.rows)
 
     def check(self, tree):
         """sha256sum of every file; raises when one is missing or wrong"""
-        lines = "".join("%s  %s\n" % (digest, path) for digest, _, path in self.rows)
-        r = subprocess.run(["sha256sum", "--quiet", "--strict", "-c", "-"], input=lines, text=True, cwd=tree,
-                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        if r.returncode:
-            raise RuntimeError("wrong result in %s: %s" % (tree, r.stdout[-500:]))
+        verify(self.rows, tree)
 
 
 def once(directory, make):
