@@ -6,6 +6,7 @@
 //! or wiped, and workers that die, cost time and no file.
 
 mod announcement;
+mod attempts;
 mod budgets;
 pub mod connection;
 mod judgement;
