@@ -18,7 +18,7 @@ use fullbore_engine::window::Window;
 use fullbore_s3::bucket::{download_failure, failure};
 use fullbore_s3::lock::{Fence, Lock};
 use fullbore_s3::objects::{Condition, ObjectFacts, Objects, Written};
-use fullbore_s3::target::{Layout, Overtaken};
+use fullbore_s3::target::{Layout, Overtaken, WriteMode};
 use fullbore_s3::{DownloadError, Downloaded};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -720,9 +720,9 @@ impl Layout for StoreTree {
         self.note_overtaken();
     }
 
-    fn lands_beside(&self) -> bool {
+    fn write_mode(&self) -> WriteMode {
         // Whatever lands was looked for when the run was planned.
-        self.has_lock
+        if self.has_lock { WriteMode::Create } else { WriteMode::Replace }
     }
 
     fn condition(&self, path: &str) -> Condition {
