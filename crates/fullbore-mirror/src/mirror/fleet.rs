@@ -12,7 +12,6 @@ pub mod connection;
 mod judgement;
 mod keys;
 mod lanes;
-mod look;
 mod planner;
 mod put;
 pub(crate) mod share;

@@ -29,7 +29,6 @@ use super::announcement::{Announcement, Found};
 use super::connection::{self, Connection};
 use super::keys::{Card, Presence};
 use super::lanes::Change;
-use super::look::{self, Flaw, VERIFIED_MAX};
 use super::planner::{Happening, Planner, STEP_EVERY, Store, View};
 use super::work::{Served, serve};
 use super::worker::Order;
@@ -41,6 +40,8 @@ use crate::mirror::report::ReportBuilder;
 use crate::mirror::session::Session;
 use crate::mirror::subtract::Tally;
 use crate::mirror::tree::Tree as _;
+use crate::mirror::work::session::Seen;
+use crate::mirror::work::stored::{self, Flaw, VERIFIED_MAX};
 use crate::settings::MirrorSettings;
 
 /// Faults of workers that are told while the run goes on; the rest is counted.
@@ -112,7 +113,8 @@ struct StoredFiles {
 
 impl Store for StoredFiles {
     async fn lacking(&self, wanted: &[usize]) -> Result<Vec<usize>, CallError> {
-        look::lacking(&self.objects, &self.items, wanted).await
+        let found = stored::find(&self.objects, &self.items, wanted).await?;
+        Ok(found.into_iter().filter(|(_, seen)| *seen != Seen::Present).map(|(at, _)| at).collect())
     }
 
     fn probe(&self, limit: Duration) -> impl Future<Output = bool> + Send + 'static {
@@ -348,7 +350,7 @@ impl Shared<'_> {
             tokio::select! {
                 biased;
                 () = stop.requested() => Err(interruption()),
-                flaws = look::verify(&objects, &files.items, looked) => flaws.map_err(|error| explain(&error)),
+                flaws = stored::verify(&objects, &files.items, looked) => flaws.map_err(|error| explain(&error)),
             }
         })?;
         let done_bytes = total - left.iter().map(|(at, _)| files.items[*at].size).sum::<u64>();
