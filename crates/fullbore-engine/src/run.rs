@@ -13,6 +13,7 @@ pub mod list;
 pub mod listed;
 pub mod named_files;
 pub mod pace;
+pub mod queue_status;
 pub mod report;
 pub mod signals;
 pub mod sink;

@@ -310,10 +310,12 @@ impl Slots {
         self.connections(now).into_iter().map(|(_, count)| count).sum()
     }
 
-    /// Steps that give all slots back: the run has ended, or the worker ends.
+    /// Steps that give all slots back: the session has ended, and nobody waits for answers any more. A lease whose answer
+    /// is lost expires.
     pub fn free_all(&mut self) -> Vec<Step> {
         let mut steps = Vec::new();
         for (name, host) in &mut self.hosts {
+            host.pending.clear();
             let free = host.slots.drain(..).map(|Slot { number, revision, .. }| (number, revision));
             steps.extend(free.map(|(number, revision)| Step::Free { host: name.clone(), number, revision }));
         }
@@ -461,6 +463,18 @@ mod tests {
         assert!(leases.0.is_empty());
         run(&mut workers, &mut leases, &budgets, 31..50);
         assert_eq!(workers[0].free_all().len(), 4);
+    }
+
+    #[test]
+    fn a_slot_whose_answer_never_came_is_asked_for_again_in_the_next_session() {
+        let (budgets, mut leases) = ([("a", 4)], Leases::default());
+        let mut workers = [slots(0, &budgets)];
+        workers[0].listed(Duration::ZERO, 1, &BTreeSet::new(), &BTreeSet::new());
+        let asked = workers[0].tick(SECOND, Activity::BetweenFiles);
+        assert_eq!(asked.iter().filter(|step| matches!(step, Step::Take { .. })).count(), 4, "{asked:?}");
+        assert_eq!(workers[0].free_all(), []);
+        run(&mut workers, &mut leases, &budgets, 2..20);
+        assert_eq!(workers[0].allowed(19 * SECOND, "a"), 4);
     }
 
     /// F14

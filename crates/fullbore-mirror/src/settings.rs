@@ -105,16 +105,20 @@ impl MirrorSettings {
         }
     }
 
+    /// The addresses that a run fetches from.
+    pub(crate) fn used_origins(&self) -> impl Iterator<Item = &String> {
+        let used = if self.origin_only { 1 } else { self.origins.len() };
+        self.origins.iter().take(used)
+    }
+
     /// Addresses, without credentials, of the mirrors that other machines may fetch from. A worker signs for no address
     /// that it did not get from its own user, so buckets are not among them.
     ///
     /// # Errors
     /// A usage error if all mirrors are buckets.
     pub(crate) fn mirrors_for_workers(&self) -> Result<Vec<String>, CommandError> {
-        let used = if self.origin_only { 1 } else { self.origins.len() };
-        let mirrors = self.origins.iter().take(used);
         let shared: Vec<String> =
-            mirrors.filter(|origin| !is_bucket(origin)).map(|origin| without_credentials(origin)).collect();
+            self.used_origins().filter(|origin| !is_bucket(origin)).map(|origin| without_credentials(origin)).collect();
         if shared.is_empty() && !self.origins.is_empty() {
             return Err(CommandError::usage("workers fetch from http and https mirrors, and all --from are buckets")
                 .hint("name another mirror, or run `fullbore mirror` without --pin and --queue"));
@@ -146,6 +150,9 @@ pub struct MirrorStore {
     /// Whether a lock in the bucket keeps runs apart. Without it nothing is written on a condition, for stores that have
     /// none; the caller sees to it that there is one run at a time.
     pub locks: bool,
+    /// Whether only checksums count that the store has computed: objects without one are read. Otherwise the hash in the
+    /// metadata counts, too, which is the word of the program that wrote the object.
+    pub verifies_objects: bool,
 }
 
 /// A place of fullbore's own files of a mirror in a bucket.

@@ -9,11 +9,10 @@ pub mod exchange;
 mod provider;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use fullbore_wire::connect::ConnectOptions;
-use tokio::sync::Mutex;
 
 use super::address::Addressing;
 use super::sign::Identity;
@@ -238,17 +237,20 @@ pub struct CredentialCache {
     providers: Option<Vec<Provider>>,
     connect: ConnectOptions,
     cached: Mutex<Option<Arc<Identity>>>,
+    /// Held by the caller that asks the providers.
+    asking: tokio::sync::Mutex<()>,
 }
 
 impl CredentialCache {
     /// Asks these, in order, when credentials are first needed; `connect` is for those that are services.
     pub fn new(providers: Vec<Provider>, connect: ConnectOptions) -> CredentialCache {
-        CredentialCache { providers: Some(providers), connect, cached: Mutex::new(None) }
+        CredentialCache { providers: Some(providers), connect, cached: Mutex::default(), asking: Default::default() }
     }
 
     /// Makes a cache without credentials: requests stay unsigned.
     pub fn anonymous() -> CredentialCache {
-        CredentialCache { providers: None, connect: ConnectOptions::default(), cached: Mutex::new(None) }
+        let connect = ConnectOptions::default();
+        CredentialCache { providers: None, connect, cached: Mutex::default(), asking: Default::default() }
     }
 
     /// Returns current credentials, fetching or renewing them if necessary; `None` for unsigned requests. `refused` are
@@ -256,27 +258,45 @@ impl CredentialCache {
     ///
     /// # Errors
     /// [`CredentialsError`] of the first provider that fails, or of all of them if none has credentials. Unexpired
-    /// credentials stay in use if their renewal fails, unless the store has refused them.
+    /// credentials stay in use if their renewal fails, unless the store has refused them. They also stay in use while
+    /// another caller renews them.
     pub async fn identity(&self, refused: Option<&Identity>) -> Result<Option<Arc<Identity>>, CredentialsError> {
         let Some(providers) = &self.providers else { return Ok(None) };
-        let mut cached = self.cached.lock().await;
-        if let Some(identity) = cached.as_ref() {
-            let ends = identity.expires.is_some_and(|expires| expires - RENEW_BEFORE_S <= unix_now());
-            if !ends && refused != Some(&**identity) {
-                return Ok(Some(Arc::clone(identity)));
+        if let Some(identity) = self.fresh(refused) {
+            return Ok(Some(identity));
+        }
+        let unexpired = self.cached().filter(|cached| refused.is_none() && !is_over(cached));
+        let _asking = match (self.asking.try_lock(), &unexpired) {
+            (Ok(asking), _) => asking,
+            (Err(_), Some(identity)) => return Ok(Some(Arc::clone(identity))),
+            (Err(_), None) => self.asking.lock().await,
+        };
+        // Another caller may have renewed them.
+        if let Some(identity) = self.fresh(refused) {
+            return Ok(Some(identity));
+        }
+        match (self.ask(providers).await, unexpired) {
+            (Ok(identity), _) => {
+                let identity = Arc::new(identity);
+                *self.cached.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&identity));
+                Ok(Some(identity))
             }
+            (Err(error), Some(identity)) => {
+                tracing::warn!(%error, "credentials could not be renewed");
+                Ok(Some(identity))
+            }
+            (Err(error), None) => Err(error),
         }
-        match self.ask(providers).await {
-            Ok(identity) => Ok(Some(Arc::clone(cached.insert(Arc::new(identity))))),
-            // What is there may still do: it ends soon, not now.
-            Err(error) => match cached.as_ref().filter(|cached| refused.is_none() && !is_over(cached)) {
-                Some(identity) => {
-                    tracing::warn!(%error, "credentials could not be renewed");
-                    Ok(Some(Arc::clone(identity)))
-                }
-                None => Err(error),
-            },
-        }
+    }
+
+    fn cached(&self) -> Option<Arc<Identity>> {
+        self.cached.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Credentials that need no renewal.
+    fn fresh(&self, refused: Option<&Identity>) -> Option<Arc<Identity>> {
+        let ends = |identity: &Identity| identity.expires.is_some_and(|expires| expires - RENEW_BEFORE_S <= unix_now());
+        self.cached().filter(|identity| !ends(identity) && refused != Some(&**identity))
     }
 
     async fn ask(&self, providers: &[Provider]) -> Result<Identity, CredentialsError> {

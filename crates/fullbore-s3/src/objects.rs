@@ -43,6 +43,10 @@ pub enum Condition {
     Tag(String),
 }
 
+/// What the checksum of an object is of, and the value for its whole content.
+const CHECKSUM_TYPE_FIELD: &str = "x-amz-checksum-type";
+const FULL_OBJECT: &str = "FULL_OBJECT";
+
 /// What is known of an object without its content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectFacts {
@@ -52,8 +56,8 @@ pub struct ObjectFacts {
     pub etag: Option<String>,
     /// SHA-256 of its content, by the store or by the metadata.
     pub sha256: Option<Sha256>,
-    /// Whether the store itself has computed that SHA-256 of the whole content. Metadata only has the writer's word. No
-    /// store computes it for objects that were uploaded in parts.
+    /// Whether the store itself has computed that SHA-256 of the whole content. Metadata only has the writer's word. Of
+    /// objects that were uploaded in parts, most stores compute only a checksum of the parts' checksums.
     pub is_stores_own: bool,
     /// Time of last change of its content, by the metadata, Unix seconds.
     pub mtime: Option<i64>,
@@ -355,8 +359,45 @@ fn facts(head: &ResponseHead) -> ObjectFacts {
     }
 }
 
-/// The checksum of a whole object; one of parts has a number behind it.
+/// The checksum of a whole object. That of parts has a number behind it, or a type of its own.
 fn sha256_of(head: &ResponseHead) -> Option<Sha256> {
+    if head.store_field(CHECKSUM_TYPE_FIELD).is_some_and(|kind| !kind.eq_ignore_ascii_case(FULL_OBJECT)) {
+        return None;
+    }
     let bytes = STANDARD.decode(head.store_field(CHECKSUM_FIELD)?).ok()?;
     (bytes.len() == 32).then(|| hex(&bytes).parse().ok())?
+}
+
+#[cfg(test)]
+mod tests {
+    use fullbore_wire::http1::{BodyLength, Event, Http1, Limits, RequestHead};
+
+    use super::*;
+
+    fn facts_of(fields: &str) -> ObjectFacts {
+        let mut http = Http1::new(Limits::default());
+        http.request(&RequestHead::get("h", "/"), 1, BodyLength::None).unwrap();
+        let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n{fields}\r\n");
+        match http.receive(&mut bytes::BytesMut::from(answer.as_str())).unwrap() {
+            Some(Event::Head { head, .. }) => facts(&head),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn only_a_checksum_of_the_whole_content_is_the_stores_own() {
+        let sum = STANDARD.encode([7; 32]);
+        let by_store = format!("{CHECKSUM_FIELD}: {sum}\r\n");
+        let of = |fields: &str| {
+            let facts = facts_of(fields);
+            (facts.is_stores_own, facts.sha256.is_some())
+        };
+        assert_eq!(of(&by_store), (true, true));
+        assert_eq!(of(&format!("{by_store}{CHECKSUM_TYPE_FIELD}: FULL_OBJECT\r\n")), (true, true));
+        assert_eq!(of(&format!("{by_store}{CHECKSUM_TYPE_FIELD}: COMPOSITE\r\n")), (false, false));
+        assert_eq!(of(&format!("{CHECKSUM_FIELD}: {sum}-3\r\n")), (false, false));
+        let by_metadata = format!("{HASH_FIELD}: {}\r\n", "07".repeat(32));
+        assert_eq!(of(&by_metadata), (false, true));
+        assert_eq!(of(&format!("{by_metadata}{CHECKSUM_FIELD}: {sum}-3\r\n")), (false, true));
+    }
 }

@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use fullbore_engine::run::CommandError;
 use fullbore_wire::connect::ConnectOptions;
-use fullbore_wire::run::{Buckets, NetworkSettings, OpenBucket, SignedMirror};
+use fullbore_wire::run::{Buckets, NetworkSettings, OpenBucket};
+use fullbore_wire::signer::SignedMirror;
 use fullbore_wire::tls::{Authorities, Offer, Tls, Trust};
 
 use crate::address::{Addressing, Bucket};
@@ -72,11 +73,10 @@ impl BucketSources {
 impl OpenBucket for BucketSources {
     fn open(&self, text: &str, network: &NetworkSettings) -> Result<SignedMirror, CommandError> {
         let (address, bucket, aws) = self.find(text)?;
-        let tls = match (&network.ca_file, &aws.authorities) {
-            (None, Some(path)) => {
-                Some(Tls::new(Trust::SystemAnd(Authorities::read(path).map_err(CommandError::usage)?)))
-            }
-            _ => None,
+        // The store, and the services for credentials.
+        let tls = match network.ca_file.as_ref().or(aws.authorities.as_ref()) {
+            Some(path) => Some(Tls::new(Trust::SystemAnd(Authorities::read(path).map_err(CommandError::usage)?))),
+            None => None,
         };
         let mut connect = ConnectOptions { offer: Offer::Http1, limit: PATIENCE, ..ConnectOptions::default() };
         if let Some(tls) = &tls {

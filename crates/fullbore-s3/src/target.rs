@@ -34,6 +34,17 @@ pub const NAMES_AT_ONCE: usize = 32;
 /// Times that a file is put while the store refuses it and has no object under its path. A guess.
 const LANDINGS_MAX: usize = 4;
 
+/// What a file that lands does where an object of its path may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WriteMode {
+    /// It replaces the object: the store has no conditions.
+    Replace,
+    /// It lands only where no object is. Other content there means that another run has overtaken this one.
+    Create,
+    /// The same, beside other machines that store the same files at the same time.
+    CreateShared,
+}
+
 /// What the caller knows of the layout of its objects.
 pub trait Layout: Send + Sync + 'static {
     /// Whether this path is one of the caller's own files, which stay in the local directory.
@@ -66,8 +77,8 @@ pub trait Layout: Send + Sync + 'static {
     /// Another run has written an object that this run was to replace.
     fn overtaken(&self);
 
-    /// Whether a file that lands is put only where there is no object: false where the store has no conditions.
-    fn lands_beside(&self) -> bool;
+    /// How files that land are written.
+    fn write_mode(&self) -> WriteMode;
 
     /// On which condition the object of this path is written.
     fn condition(&self, path: &str) -> Condition;
@@ -75,12 +86,8 @@ pub trait Layout: Send + Sync + 'static {
     /// A published object that has this content already.
     fn copy_of(&self, sha256: Sha256) -> Option<String>;
 
-    /// Whether other machines store the same files at the same time: files then land only where there is no object yet.
-    fn is_shared(&self) -> bool {
-        false
-    }
-
-    /// The object of this path was there already, with the right size, and with the right hash as far as that is known.
+    /// A file that was to land is there already ([`WriteMode::CreateShared`]), with the right size, and with the right hash as
+    /// far as that is known.
     fn was_there(&self, _path: &str) {}
 
     /// The object of this path is written, with this content and ETag, or removed.
@@ -153,52 +160,6 @@ impl<L: Layout> StoreTarget<L> {
         let scratch = local.path().to_owned();
         let local = Arc::new(LocalTarget::new(local, Durability::None));
         StoreTarget { objects, uploader, local, layout, scratch, runtime, in_flight: Arc::default() }
-    }
-
-    /// Puts a verified file, whatever is there.
-    async fn put(&self, path: &str, upload: Upload, sha256: Sha256, size: u64) -> Result<(), TargetError> {
-        let fields = with_hash(self.layout.fields(path), sha256);
-        let key = self.objects.key(path);
-        let put = match upload {
-            Upload::Whole(content) => {
-                let put = self.uploader.put_whole(&key, fields, content, sha256, false).await;
-                put.map(|put| debug_assert!(matches!(put, PutOutcome::Stored(_)), "there is no condition"))
-            }
-            Upload::File(file) => self.uploader.put_file(&key, fields, file, size).await.map(drop),
-        };
-        put.map_err(|error| not_stored(path, upload_failure(error)))
-    }
-
-    /// Puts a verified file, unless another machine has done so.
-    async fn land_beside_others(
-        &self,
-        path: &str,
-        upload: Upload,
-        sha256: Sha256,
-        size: u64,
-    ) -> Result<(), TargetError> {
-        let content = match upload {
-            Upload::Whole(content) => content,
-            // Stores ignore conditions of uploads in parts, so they are asked before. Whoever stores the file between
-            // the two requests has put the same bytes.
-            Upload::File(_) => {
-                return match self.was_there(path, sha256, size).await? {
-                    true => Ok(()),
-                    false => self.put(path, upload, sha256, size).await,
-                };
-            }
-        };
-        let fields = with_hash(self.layout.fields(path), sha256);
-        let key = self.objects.key(path);
-        let put = self.uploader.put_whole(&key, fields, content.clone(), sha256, true).await;
-        match put.map_err(|error| not_stored(path, upload_failure(error)))? {
-            PutOutcome::Stored(_) => Ok(()),
-            PutOutcome::Exists { .. } => match self.was_there(path, sha256, size).await? {
-                true => Ok(()),
-                // It was removed between the two requests.
-                false => self.put(path, Upload::Whole(content), sha256, size).await,
-            },
-        }
     }
 
     /// Whether another machine has stored this file already.
@@ -284,11 +245,17 @@ impl<L: Layout> StoreTarget<L> {
         Ok(())
     }
 
-    /// Puts a file that has landed. What is at its path already, it replaces only where there are no conditions.
+    /// Puts a file that has landed.
     async fn land(&self, path: &str, upload: Upload, sha256: Sha256, size: u64) -> Result<(), TargetError> {
-        let failed = |source: io::Error| TargetError::Io { operation: "store", path: path.to_owned(), source };
+        let failed = |source: io::Error| not_stored(path, source);
         let (key, fields) = (self.objects.key(path), with_hash(self.layout.fields(path), sha256));
-        let is_new = self.layout.lands_beside();
+        let mode = self.layout.write_mode();
+        // Some stores ignore conditions of uploads in parts, and a refusal would come after all bytes.
+        let may_be_there = mode == WriteMode::CreateShared && matches!(upload, Upload::File(_));
+        if may_be_there && self.was_there(path, sha256, size).await? {
+            return Ok(());
+        }
+        let is_new = mode != WriteMode::Replace;
         for _ in 0..LANDINGS_MAX {
             let fields = fields.clone();
             let put = match &upload {
@@ -305,27 +272,36 @@ impl<L: Layout> StoreTarget<L> {
                     self.uploader.put_file_on(&key, fields, Arc::clone(file), size, &condition).await.map(drop)
                 }
             };
-            if let Err(UploadError::Condition | UploadError::Conflict) = put {
+            match put {
+                Ok(()) => {}
                 // The answer to an earlier copy of the request may have been lost, or another run fetched the same file.
-                match self.objects.head(path).await.map_err(|error| failed(failure(&error)))? {
+                Err(UploadError::Condition | UploadError::Conflict) => match mode {
+                    WriteMode::CreateShared if self.was_there(path, sha256, size).await? => return Ok(()),
+                    WriteMode::Create | WriteMode::Replace if self.is_there(path, sha256, size).await? => {}
                     // Such a copy is still in hand, or the object was removed meanwhile.
-                    None => {
+                    _ => {
                         tokio::time::sleep(CONFLICT_PAUSE).await;
                         continue;
                     }
-                    Some(there) if there.size != size || there.sha256 != Some(sha256) => {
-                        self.layout.overtaken();
-                        return Err(failed(io::Error::other(Overtaken)));
-                    }
-                    Some(_) => {}
-                }
-            } else {
-                put.map_err(|error| failed(upload_failure(error)))?;
+                },
+                Err(error) => return Err(failed(upload_failure(error))),
             }
             self.layout.changed(path, Some((sha256, size, None)));
             return Ok(());
         }
         Err(failed(upload_failure(UploadError::Conflict)))
+    }
+
+    /// Whether this file is there. Another one there is another run's.
+    async fn is_there(&self, path: &str, sha256: Sha256, size: u64) -> Result<bool, TargetError> {
+        match self.objects.head(path).await.map_err(|error| not_stored(path, failure(&error)))? {
+            None => Ok(false),
+            Some(there) if there.size == size && there.sha256 == Some(sha256) => Ok(true),
+            Some(_) => {
+                self.layout.overtaken();
+                Err(not_stored(path, io::Error::other(Overtaken)))
+            }
+        }
     }
 
     async fn give_all(&self, names: &[&Name]) -> Result<(), TargetError> {
@@ -476,11 +452,7 @@ impl<L: Layout> Target for StoreTarget<L> {
         let (promise, pending) = Promise::new(&path);
         let (target, flying) = (self.clone(), Flying::begin(&self.in_flight));
         self.runtime.spawn(async move {
-            let put = match target.layout.is_shared() {
-                true => target.land_beside_others(&path, upload, sha256, size).await,
-                false => target.land(&path, upload, sha256, size).await,
-            };
-            promise.tell(put);
+            promise.tell(target.land(&path, upload, sha256, size).await);
             // Whoever waits for the barrier is to find all of it told.
             drop(flying);
         });

@@ -24,7 +24,7 @@ use crate::hosts::{Fault, HostId};
 use crate::http1::RequestHead;
 use crate::proxy::Route;
 use crate::redirect::{REDIRECTS_MAX, Redirects};
-use crate::signer::Denial;
+use crate::signer::{Denial, SignedMirror};
 use crate::tls::{Offer, Protocol};
 use crate::url::{self, Url};
 
@@ -73,13 +73,15 @@ pub(crate) async fn keep(shared: Arc<Shared>, host: HostId, slot: usize) {
         if !begin_opening(&shared, host, slot) {
             continue;
         }
-        if let Err(denial) = prepare(&base).await {
+        if let Some(signer) = base.signer.as_deref().filter(|signer| !signer.is_prepared())
+            && let Err(denial) = signer.prepare().await
+        {
             tracing::info!("{}: {}", base.name(), denial.why);
             not_opened(&shared, host, &Fault::Denied(denial));
             continue;
         }
         let endpoint = endpoint(&base);
-        let mut options = shared.options.connect_to(&base.url, &base.route);
+        let mut options = shared.options.connect_to(&base);
         if base.signer.is_some() {
             // Stores speak nothing else, and the client of `put` and `get` neither.
             options.offer = Offer::Http1;
@@ -126,14 +128,6 @@ pub(crate) async fn keep(shared: Arc<Shared>, host: HostId, slot: usize) {
             }
             _ => failed_in_a_row = 0,
         }
-    }
-}
-
-/// Fetches or renews what signatures need, where the host wants them.
-async fn prepare(base: &Base) -> Result<(), Denial> {
-    match &base.signer {
-        Some(signer) if !signer.is_prepared() => signer.prepare().await,
-        _ => Ok(()),
     }
 }
 
@@ -285,7 +279,8 @@ fn move_signed(shared: &Shared, host: HostId, base: &Base) -> bool {
         if present.moves >= REDIRECTS_MAX {
             return false;
         }
-        *present = Base { moves: present.moves + 1, ..Base::signed(signer.clone(), &shared.options) };
+        let mirror = SignedMirror { signer: signer.clone(), tls: base.tls.clone() };
+        *present = Base { moves: present.moves + 1, ..Base::signed(mirror, &shared.options) };
         tracing::info!("{}: at {} now", signer.name(), present.url);
     }
     true

@@ -32,7 +32,7 @@ use crate::hosts::{Host, HostId, HostSet, HostTotals, MAX_HOSTS};
 use crate::proxy::{ProxySettings, Route};
 use crate::queue::{Item, ItemId, Segment};
 use crate::rate_limit::RateLimit;
-use crate::signer::Signer;
+use crate::signer::SignedMirror;
 use crate::tls::{Offer, Protocol, Tls};
 use crate::trial::{Seen, Step, Subject, TICK, Trials};
 use crate::url::{self, Url};
@@ -123,8 +123,8 @@ pub struct FetchOptions {
     pub trials: bool,
     /// Is told of the heads that are sent and received. Only HTTP/1.1 is spoken then.
     pub head_log: Option<HeadLog>,
-    /// Sign the requests to the mirrors of their addresses.
-    pub signers: Vec<Arc<dyn Signer>>,
+    /// The mirrors of these addresses want their requests signed.
+    pub signed: Vec<SignedMirror>,
 }
 
 impl Default for FetchOptions {
@@ -142,21 +142,22 @@ impl Default for FetchOptions {
             follow_redirects: true,
             trials: true,
             head_log: None,
-            signers: Vec::new(),
+            signed: Vec::new(),
         }
     }
 }
 
 impl FetchOptions {
-    /// How to connect to this address, by this way.
-    pub(crate) fn connect_to(&self, url: &Url, route: &Route) -> ConnectOptions {
+    /// How to connect to this place.
+    pub(crate) fn connect_to(&self, base: &Base) -> ConnectOptions {
         let tls_of =
             |url: &Url| self.tls_of_hosts.iter().find(|(host, _)| host == url.host()).map(|(_, tls)| tls.clone());
-        let proxy_tls = match route {
+        let proxy_tls = match &base.route {
             Route::Direct => None,
             Route::Forward(proxy) | Route::Tunnel(proxy) => tls_of(&proxy.endpoint),
         };
-        let tls = tls_of(url).unwrap_or_else(|| self.connect.tls.clone());
+        let own = base.tls.clone().or_else(|| tls_of(&base.url));
+        let tls = own.unwrap_or_else(|| self.connect.tls.clone());
         // A proxy without TLS of its own has that of the run, not that of the host behind it.
         let proxy_tls = Some(proxy_tls.unwrap_or_else(|| self.connect.tls.clone()));
         let offer = if self.head_log.is_some() { Offer::Http1 } else { self.connect.offer };
@@ -236,8 +237,8 @@ impl Fetcher {
     /// Starts the tasks of a run; no connection is opened before there is something to ask for.
     /// The first mirror is the origin. Of more than [`MAX_HOSTS`] mirrors the rest is not used.
     pub fn start(mirrors: Vec<Url>, options: FetchOptions, parts: Parts) -> Fetcher {
-        let base = |url: Url| match options.signers.iter().find(|signer| signer.address() == url) {
-            Some(signer) => Base::signed(signer.clone(), &options),
+        let base = |url: Url| match options.signed.iter().find(|mirror| mirror.signer.address() == url) {
+            Some(mirror) => Base::signed(mirror.clone(), &options),
             None => Base::at(url, &options),
         };
         let bases: Vec<Base> = mirrors.into_iter().take(MAX_HOSTS).map(base).collect();

@@ -13,7 +13,7 @@ mod settings;
 mod site;
 
 pub use batch::{Fed, FedEvent, Fetched, Job, Progression, Totals};
-pub use buckets::{Buckets, OpenBucket, SignedMirror, is_bucket};
+pub use buckets::{Buckets, OpenBucket, is_bucket};
 pub use network::{FILES_AT_ONCE, Network, network_runtime, sending_runtime};
 pub use report::{RunReport, add_transfers};
 pub use settings::{NetworkSettings, ProxyAddresses, address, addresses, fetch_options, mirror_address, proxies, site};

@@ -7,8 +7,10 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use crate::http1::{RequestHead, ResponseHead};
+use crate::tls::Tls;
 use crate::url::Url;
 
 /// Refusals of one request's signature after which it is not signed anew. Region, clock and credentials may be wrong at
@@ -57,6 +59,9 @@ pub trait Signer: Send + Sync + fmt::Debug {
     /// Whether a request can be signed at once.
     fn is_prepared(&self) -> bool;
 
+    /// Whether it is time to fetch or renew what signatures need: always if no request can be signed.
+    fn is_due(&self) -> bool;
+
     /// Fetches or renews what signatures need.
     fn prepare(&self) -> Preparing<'_>;
 
@@ -65,6 +70,15 @@ pub trait Signer: Send + Sync + fmt::Debug {
 
     /// Judges an answer with a status from 300 to 499 to a request with this signature.
     fn judge(&self, signature: u64, head: &ResponseHead, body: &[u8]) -> Judgement;
+}
+
+/// A mirror that wants its requests signed.
+#[derive(Clone, Debug)]
+pub struct SignedMirror {
+    /// Signs them, and has the address of the mirror.
+    pub signer: Arc<dyn Signer>,
+    /// TLS of its own, wherever the store is or leads to; `None` for that of the run.
+    pub tls: Option<Tls>,
 }
 
 /// Whether an answer of a host that wants signatures is to be judged by its body.

@@ -12,7 +12,7 @@ use fullbore_engine::run::costs::process_costs;
 use fullbore_engine::run::error::{CommandError, EXIT_UNCHANGED, ErrorKind};
 use fullbore_engine::run::report::Report;
 use fullbore_install::{bootstrap, install};
-use fullbore_mirror::mirror::fleet::{self, NatsSettings};
+use fullbore_mirror::mirror::fleet;
 use fullbore_mirror::mirror::work;
 use fullbore_mirror::{check, mirror};
 
@@ -117,27 +117,13 @@ fn run_mirror(arguments: MirrorArgs, environment: &Environment) -> u8 {
 fn run_work(arguments: &cli::WorkArgs, environment: &Environment) -> u8 {
     let early = early_output(&arguments.output);
     frame(&early, environment, settings::work(arguments, environment), |settings, screen, output| {
-        let result = match &settings {
-            settings::Work::Shard(settings) => work::shard::run(settings, screen),
-            settings::Work::Queue(settings) => fleet::work::run(settings, screen),
-            settings::Work::Status(settings) => return print_status(settings, screen),
+        let (command, result) = match &settings {
+            settings::Work::Shard(settings) => ("work", work::shard::run(settings, screen)),
+            settings::Work::Queue(settings) => ("work", fleet::work::run(settings, screen)),
+            settings::Work::Status(settings) => ("status", fleet::status::run(settings, screen)),
         };
-        Runs::one(output, environment, screen, "work", &settings.place(), result)
+        Runs::one(output, environment, screen, command, &settings.place(), result)
     })
-}
-
-/// Prints what a queue has at the moment.
-fn print_status(settings: &NatsSettings, screen: &mut Screen) -> u8 {
-    match fleet::status::status(settings) {
-        Ok(status) => {
-            status.lines().iter().for_each(|line| screen.print_line(line));
-            0
-        }
-        Err(error) => {
-            screen.fail(&error);
-            error.exit_code()
-        }
-    }
 }
 
 fn run_update(arguments: &UpdateArgs, environment: &Environment) -> u8 {

@@ -254,7 +254,7 @@ impl Screen {
         self.terminal.bar.finish_and_clear();
         if self.json {
             self.emit_json(&Event::Summary(Box::new(summary.clone())));
-        } else if summary.command == "ls" {
+        } else if matches!(summary.command.as_str(), "ls" | "status") {
             // Its lines are all that it is for.
         } else if (!self.quiet || summary.probe.is_some()) && !nothing_came_of_it(summary) {
             let name = summary.name.as_ref().map(|name| format!("{name}: ")).unwrap_or_default();
@@ -481,6 +481,8 @@ impl Events for Screen {
             // In JSON it is printed already.
             Event::Pinned(pinned) if !self.json => self.print_line(&pinned.run),
             Event::Pinned(_) => {}
+            Event::Queue(status) if !self.json => status.lines().iter().for_each(|line| self.print_line(line)),
+            Event::Queue(_) => {}
             Event::WouldDelete { path, bytes } => {
                 if self.verbose {
                     self.line(Level::Info, &format!("would delete {path}, {}", units::bytes(bytes)));

@@ -14,6 +14,8 @@ mod failing;
 mod fleet;
 #[path = "store_mirror/fleet_faults.rs"]
 mod fleet_faults;
+#[path = "store_mirror/fleet_runs.rs"]
+mod fleet_runs;
 mod harness;
 #[path = "store_mirror/overtaken.rs"]
 mod overtaken;

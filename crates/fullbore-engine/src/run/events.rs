@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::checked::CheckedFile;
 use super::error::{CommandError, ErrorKind};
 use super::listed::ListedEntry;
+use super::queue_status::QueueStatus;
 use super::report::{IndexPatches, Summary, began};
 use super::stored::StoredFile;
 
@@ -99,6 +100,8 @@ pub enum Event {
     Stored(StoredFile),
     /// An entry of a directory (`ls`).
     Listed(ListedEntry),
+    /// What a queue has at the moment (`work --status`).
+    Queue(QueueStatus),
     /// A file of a grid was checked (`check`).
     Checked(CheckedFile),
     /// A file was there already (`put`). Has its address.

@@ -6,12 +6,13 @@
 //! or wiped, and workers that die, cost time and no file.
 
 mod announcement;
+mod attempts;
 mod budgets;
 pub mod connection;
 mod judgement;
 mod keys;
 mod lanes;
-mod look;
+mod leases;
 mod planner;
 mod put;
 pub(crate) mod share;

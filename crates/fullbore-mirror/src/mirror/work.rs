@@ -10,6 +10,7 @@ pub mod pinned;
 pub(crate) mod pins;
 pub mod session;
 pub mod shard;
+pub(crate) mod stored;
 
 pub use fullbore_fleet::message::Item;
 pub use fullbore_fleet::names::RunId;

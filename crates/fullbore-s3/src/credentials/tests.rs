@@ -246,6 +246,30 @@ async fn credentials_are_renewed_when_they_end_or_are_refused() {
     assert_eq!(ask(Some(&second)).await.access_key_id, "3", "the store did not take the second");
 }
 
+#[tokio::test]
+async fn credentials_that_still_count_are_used_while_one_caller_renews_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let (count, may_end) = (directory.path().join("count"), directory.path().join("may_end"));
+    let command = format!(
+        r#"echo x >> {0}; n=$(wc -l < {0}); while [ $n = 2 ] && [ ! -e {1} ]; do sleep 0.01; done; printf '{{"AccessKeyId": "%s", "SecretAccessKey": "s", "Expiration": "%s"}}' $n $(date -u -d '60 seconds' +%Y-%m-%dT%H:%M:%SZ)"#,
+        count.display(),
+        may_end.display()
+    );
+    let cache = CredentialCache::new(vec![Provider::Process { command }], ConnectOptions::default());
+    let ask = async || cache.identity(None).await.unwrap().unwrap().access_key_id.clone();
+    assert_eq!(ask().await, "1");
+    let others = async {
+        while fs::read_to_string(&count).unwrap().lines().count() < 2 {
+            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        }
+        assert_eq!([ask().await, ask().await], ["1", "1"]);
+        fs::write(&may_end, "").unwrap();
+    };
+    let both = async { tokio::join!(ask(), others) };
+    let (renewed, ()) = tokio::time::timeout(std::time::Duration::from_secs(30), both).await.unwrap();
+    assert_eq!(renewed, "2");
+}
+
 #[test]
 fn endpoints_and_styles() {
     let config = "[default]\nservices = mine\nca_bundle = /x.pem\ns3 =\n  addressing_style = virtual\n\

@@ -114,7 +114,7 @@ impl BucketSigner {
 
     async fn renew(&self) -> Result<(), Denial> {
         let _one_at_a_time = self.preparing.lock().await;
-        if self.is_prepared() {
+        if !self.is_due() {
             return Ok(());
         }
         let (refused, had_identity) = match &self.state().known {
@@ -224,8 +224,17 @@ impl Signer for BucketSigner {
     }
 
     fn is_prepared(&self) -> bool {
+        match &self.state().known {
+            Known::Nothing(_) => false,
+            Known::Anonymous(_) => true,
+            // The store refuses it from then on.
+            Known::Identity(identity) => identity.expires.is_none_or(|expires| unix_now() < expires),
+        }
+    }
+
+    fn is_due(&self) -> bool {
         let state = self.state();
-        !matches!(state.known, Known::Nothing(_)) && state.renew_at.is_none_or(|at| unix_now() < at)
+        matches!(state.known, Known::Nothing(_)) || state.renew_at.is_some_and(|at| unix_now() >= at)
     }
 
     fn prepare(&self) -> Preparing<'_> {
@@ -462,6 +471,19 @@ mod tests {
         let gone = BucketSigner { credentials: CredentialCache::new(Vec::new(), ConnectOptions::default()), ..signer };
         gone.state().renew_at = Some(0);
         assert!(prepare(&gone).is_err());
+    }
+
+    #[test]
+    fn credentials_that_end_soon_sign_until_they_end() {
+        let signer = prepared(STORE);
+        assert!(signer.is_prepared() && !signer.is_due());
+        signer.state().renew_at = Some(0);
+        assert!(signer.is_prepared() && signer.is_due());
+        let Known::Identity(identity) = std::mem::replace(&mut signer.state().known, Known::Nothing(None)) else {
+            panic!()
+        };
+        signer.state().known = Known::Identity(Arc::new(Identity { expires: Some(1), ..Identity::clone(&identity) }));
+        assert!(!signer.is_prepared() && signer.is_due());
     }
 
     #[test]

@@ -15,7 +15,7 @@ use fullbore_engine::window::{Permit, Position};
 
 use super::io::{Turn, read_now, turn};
 use super::part::{FilePart, Part, SmallPart, judge_refusal, land};
-use super::{Busy, Followed, RedirectedRequest, is_left, move_signed, prepare};
+use super::{Busy, Followed, RedirectedRequest, is_left, move_signed};
 use crate::answer::{Answer, judge};
 use crate::connect::Connected;
 use crate::dispatcher::{ConnectionId, Ended, Keep, Next};
@@ -23,7 +23,7 @@ use crate::fetch::{Base, GetError, Shared, WireHead, lock};
 use crate::hosts::{Fault, HostId};
 use crate::http1::{BodyLength, Event, Http1, Http1Error, Limits, RequestHead, ResponseHead, Version};
 use crate::range::ContentRange;
-use crate::signer::{Judgement, RefusalAnswer};
+use crate::signer::{Denial, Judgement, Preparing, RefusalAnswer};
 use crate::stream::Stream;
 use crate::url::Url;
 
@@ -76,6 +76,7 @@ pub(super) async fn serve(
         idle_since: Instant::now(),
         after_idle: false,
         served: 0,
+        refused: VecDeque::new(),
     };
     let mut stream = connected.stream;
     let mut inbox = shared.buffers.take();
@@ -109,20 +110,27 @@ struct Serving<'a> {
     after_idle: bool,
     /// Answers that were what was asked for.
     served: u64,
+    /// Parts of files whose signatures were refused, to be asked for again with others.
+    refused: VecDeque<(u64, FilePart)>,
 }
 
 impl Serving<'_> {
     async fn run(&mut self, stream: &mut Stream, inbox: &mut BytesMut) -> Ended {
         let shared = self.shared;
         let mut overdue = tokio::time::interval(OVERDUE_EVERY);
+        let mut preparing = None;
         loop {
             let woken = shared.wake.notified();
             let mut woken = pin!(woken);
             woken.as_mut().enable();
-            if let Err(denial) = prepare(self.base).await {
-                return Ended::Fault(Fault::Denied(denial));
+            // A service for credentials may be slow: what was asked for is read meanwhile.
+            let signer = self.base.signer.as_deref();
+            if preparing.is_none() {
+                preparing = signer.filter(|signer| signer.is_due()).map(|signer| signer.prepare());
             }
-            if let Some(how) = self.ask() {
+            if signer.is_none_or(|signer| signer.is_prepared())
+                && let Some(how) = self.ask()
+            {
                 return how;
             }
             self.busy.set(!self.parts.is_empty());
@@ -135,10 +143,19 @@ impl Serving<'_> {
                     Ok(Turn::Written) => continue,
                     Err(error) => return broken(&error),
                 },
+                prepared = prepared(&mut preparing) => match prepared {
+                    Ok(()) => continue,
+                    Err(denial) => return Ended::Fault(Fault::Denied(denial)),
+                },
                 () = woken => continue,
                 () = shared.look_again(), if looks => continue,
                 _ = overdue.tick() => {
-                    if let Some(fault) = shared.dispatcher().overdue(self.id, Instant::now()) {
+                    // Nothing was asked of a host whose answers were all refusals.
+                    let fault = match idle {
+                        true => None,
+                        false => shared.dispatcher().overdue(self.id, Instant::now()),
+                    };
+                    if let Some(fault) = fault {
                         return Ended::Fault(fault);
                     }
                     if self.is_left() {
@@ -172,6 +189,15 @@ impl Serving<'_> {
         if self.shared.dispatcher().host_mut(self.host).depth() <= 1 {
             // Its answers may come in another order: small ones are not mixed with files either.
             self.http.set_depth(1);
+        }
+        while !self.moved && self.http.free_slots() > 0 && !self.http.is_closing() {
+            let Some((tag, part)) = self.refused.pop_front() else { break };
+            if self.parts.is_empty() {
+                self.shared.dispatcher().waits_for_us(self.id, Instant::now());
+            }
+            if let Some(how) = self.ask_file(tag, part) {
+                return Some(how);
+            }
         }
         while self.http.free_slots() > 0 && !self.http.is_closing() {
             let Some(pending) = lock(&self.shared.gets)[self.host as usize].pop_front() else { break };
@@ -579,10 +605,8 @@ impl Serving<'_> {
         }
         match judge_refusal(self.base, &mut part.signed, &refusal) {
             Judgement::Again(_) if keep_alive => {
-                if let Err(denial) = prepare(self.base).await {
-                    return Some(Ended::Fault(Fault::Denied(denial)));
-                }
-                return self.ask_file(tag, part);
+                self.refused.push_back((tag, part));
+                return None;
             }
             // What this connection owes goes back to the queue with its end.
             Judgement::Again(_) => return Some(Ended::Ours),
@@ -678,6 +702,14 @@ impl Serving<'_> {
             }
         }
     }
+}
+
+/// Waits for what signatures need; for ever if nothing is being prepared.
+async fn prepared(preparing: &mut Option<Preparing<'_>>) -> Result<(), Denial> {
+    let Some(future) = preparing else { return std::future::pending().await };
+    let result = future.await;
+    *preparing = None;
+    result
 }
 
 fn broken(error: &io::Error) -> Ended {

@@ -11,7 +11,7 @@ use super::part::{FilePart, SmallPart};
 use super::{endpoint, http1};
 use crate::connect::{ConnectError, ConnectOptions, Connected, Endpoint, connect};
 use crate::dispatcher::{Dispatcher, Ended, Ticket};
-use crate::fetch::{Base, GetError, Shared};
+use crate::fetch::{Base, GetError, Shared, lock};
 use crate::hosts::{Fault, HostId};
 use crate::tls::Offer;
 use crate::url::Url;
@@ -53,12 +53,13 @@ pub(crate) async fn keep_detours(shared: Arc<Shared>, host: HostId) {
             woken.await;
             continue;
         };
-        let base = Base::at(to, &shared.options);
+        let tls = lock(&shared.bases)[host as usize].tls.clone();
+        let base = Base { tls, ..Base::at(to, &shared.options) };
         let Some(_slot) = shared.addresses.slot(&base.url, &shared.wake).await else { return };
         // Other connections may have brought it meanwhile.
         let Some(first) = shared.next_detour(host, &base.url) else { continue };
         let endpoint = endpoint(&base);
-        let options = ConnectOptions { offer: Offer::Http1, ..shared.options.connect_to(&base.url, &base.route) };
+        let options = ConnectOptions { offer: Offer::Http1, ..shared.options.connect_to(&base) };
         match connect(&endpoint, &options).await {
             Ok(connected) => serve(&shared, host, &base, connected, first).await,
             Err(error) => fail(&shared, host, first, &endpoint, &error),

@@ -85,7 +85,8 @@ impl Dispatcher {
         self.hosts[connection.host as usize].delivered();
     }
 
-    /// Something has arrived that our own side had no time to take yet: nobody is silent.
+    /// Something has arrived that our own side had no time to take yet, or our side had nothing to ask until now: nobody
+    /// is silent.
     pub(crate) fn waits_for_us(&mut self, id: ConnectionId, now: Instant) {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.last_byte = now;

@@ -21,7 +21,8 @@ use crate::hosts::HostId;
 use crate::proxy::Route;
 use crate::queue::ItemId;
 use crate::rate_limit::RateLimit;
-use crate::signer::Signer;
+use crate::signer::{SignedMirror, Signer};
+use crate::tls::Tls;
 use crate::url::{Plus, Url, UrlError};
 
 /// Where a host is reached; changes when it redirects all of itself.
@@ -42,6 +43,8 @@ pub(crate) struct Base {
     pub plus: Arc<PlusForm>,
     /// Signs the requests to it; `None` for a host that wants no signatures.
     pub signer: Option<Arc<dyn Signer>>,
+    /// TLS of a host that wants signatures, and of what it leads to; `None` for that of the options.
+    pub tls: Option<Tls>,
 }
 
 impl Base {
@@ -60,12 +63,14 @@ impl Base {
             moves: 0,
             plus: Arc::default(),
             signer: None,
+            tls: None,
         }
     }
 
     /// The place of a host that wants signatures.
-    pub(crate) fn signed(signer: Arc<dyn Signer>, options: &FetchOptions) -> Base {
-        Base { auth: None, signer: Some(signer.clone()), ..Base::at(signer.address(), options) }
+    pub(crate) fn signed(SignedMirror { signer, tls }: SignedMirror, options: &FetchOptions) -> Base {
+        let url = signer.address();
+        Base { auth: None, signer: Some(signer), tls, ..Base::at(url, options) }
     }
 
     /// The address of a file.

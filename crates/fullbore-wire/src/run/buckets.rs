@@ -6,20 +6,10 @@ use std::sync::Arc;
 use fullbore_engine::run::CommandError;
 
 use super::NetworkSettings;
-use crate::signer::Signer;
-use crate::tls::Tls;
+use crate::signer::SignedMirror;
 
 /// Beginning of the address of a bucket.
 const SCHEME: &str = "s3://";
-
-/// A mirror that wants its requests signed.
-#[derive(Debug)]
-pub struct SignedMirror {
-    /// Signs them, and has the address of the mirror.
-    pub signer: Arc<dyn Signer>,
-    /// TLS of its own.
-    pub tls: Option<Tls>,
-}
 
 /// Opens archives in buckets.
 pub trait OpenBucket: Send + Sync + fmt::Debug {

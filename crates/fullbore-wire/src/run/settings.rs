@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use fullbore_engine::run::CommandError;
 use fullbore_engine::window::Window;
 
-use super::buckets::{Buckets, SignedMirror, is_bucket, open_bucket};
+use super::buckets::{Buckets, is_bucket, open_bucket};
 use crate::auth::AuthConf;
 use crate::connect::ConnectOptions;
 use crate::dispatcher::Limits;
@@ -103,10 +103,7 @@ pub fn site<'a>(
         }
     }
     let mut options = fetch_options(network, auth)?;
-    for SignedMirror { signer, tls } in signed {
-        options.tls_of_hosts.extend(tls.map(|tls| (signer.address().host().clone(), tls)));
-        options.signers.push(signer);
-    }
+    options.signed = signed;
     Ok((urls, options))
 }
 

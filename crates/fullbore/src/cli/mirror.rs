@@ -250,6 +250,10 @@ pub struct MirrorArgs {
     #[arg(long, value_name = "RUN", help_heading = WORKERS, conflicts_with = "dry_run")]
     pub finish: Option<String>,
 
+    /// Read objects without a checksum of the store's own; do not trust their metadata
+    #[arg(long, help_heading = WORKERS, requires = "finish")]
+    pub verify_objects: bool,
+
     /// Output of the run.
     #[command(flatten)]
     pub output: OutputArgs,

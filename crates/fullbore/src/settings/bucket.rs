@@ -80,6 +80,7 @@ pub(super) fn misplaced_flag(arguments: &MirrorArgs, writes: bool, reads: bool) 
         ("--snapshot-full", arguments.snapshot_full),
         ("--pin", arguments.pin),
         ("--finish", arguments.finish.is_some()),
+        ("--verify-objects", arguments.verify_objects),
         ("--queue", arguments.queue.queue.is_some()),
     ];
     let given = |flags: &[(&'static str, bool)]| flags.iter().find(|(_, given)| *given).map(|(flag, _)| *flag);

@@ -52,6 +52,7 @@ pub(super) fn check(
             aliases: true,
             cache_control: None,
             locks: arguments.lock != Some(StoreLock::None),
+            verifies_objects: false,
         })
     } else if let Some(error) = addresses::not_a_name(named, "a directory", &hint) {
         return Err(error);

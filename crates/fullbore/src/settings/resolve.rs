@@ -225,6 +225,7 @@ fn mirror(
                         aliases: wishes.aliases != Some(Aliases::None),
                         cache_control: wishes.cache_control.clone(),
                         locks: wishes.lock != Some(StoreLock::None),
+                        verifies_objects: arguments.verify_objects,
                     })
                 }
                 false => None,

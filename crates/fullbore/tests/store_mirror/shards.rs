@@ -398,6 +398,45 @@ fn moto_takes_shards() {
     bucket.check(&["--checksums"]).exits(0);
 }
 
+/// Writes other content of the same size under a path, with the metadata that was there, as a worker could.
+fn forge(store: &servers::Server, path: &str) {
+    let script = r#"
+import boto3, sys
+client = boto3.client("s3", endpoint_url=sys.argv[1], region_name="us-east-1",
+                      aws_access_key_id="fullbore", aws_secret_access_key="only-for-tests")
+key = "debian/" + sys.argv[2]
+there = client.head_object(Bucket="bucket", Key=key)
+assert "fullbore-sha256" in there["Metadata"], there
+client.put_object(Bucket="bucket", Key=key, Body=b"x" * there["ContentLength"], Metadata=there["Metadata"])
+"#;
+    let python = servers::program("moto/bin/python");
+    let done = Command::new(python).args(["-c", script, &store.url, path]).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// moto shows no checksums of its own, as other stores of objects in parts.
+#[test]
+fn metadata_is_believed_unless_objects_are_to_be_verified() {
+    let (store, server) = (moto(), served(0));
+    let bucket = Bucket::at(&store.url);
+    let run = bucket.pin(&[&server], &[]);
+    assert_eq!(bucket.work_all(&run, 2), [Some(0); 2]);
+    let forged = pool_of(0)[0];
+    forge(&store, forged);
+    server.take_log();
+    bucket.finish(&[&server], &run, &["--verify-objects"]).exits(0);
+    assert_eq!(fetched(&[&server]).keys().map(String::as_str).collect::<Vec<_>>(), [forged]);
+    bucket.check(&[]).exits(0);
+    // Without the flag, that is the word of the program that wrote the object.
+    let (store, server) = (moto(), served(0));
+    let bucket = Bucket::at(&store.url);
+    let run = bucket.pin(&[&server], &[]);
+    assert_eq!(bucket.work_all(&run, 2), [Some(0); 2]);
+    forge(&store, forged);
+    bucket.finish(&[&server], &run, &[]).exits(0);
+    bucket.check(&[]).exits(4);
+}
+
 #[test]
 fn a_worker_ends_with_one_line_and_events_in_json() {
     let (store, server) = (versitygw(), served(0));

@@ -18,7 +18,7 @@ use fullbore_engine::window::Window;
 use fullbore_s3::bucket::{download_failure, failure};
 use fullbore_s3::lock::{Fence, Lock};
 use fullbore_s3::objects::{Condition, ObjectFacts, Objects, Written};
-use fullbore_s3::target::{Layout, Overtaken};
+use fullbore_s3::target::{Layout, Overtaken, WriteMode};
 use fullbore_s3::{DownloadError, Downloaded};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -55,6 +55,8 @@ pub struct StoreTree {
     identity: String,
     has_aliases: bool,
     has_lock: bool,
+    /// Whether the hash in the metadata does not count.
+    verifies_objects: bool,
     /// `Cache-Control` of names that change.
     short_lived: String,
     known: Mutex<Known>,
@@ -156,6 +158,7 @@ impl StoreTree {
             identity,
             has_aliases: settings.aliases,
             has_lock: settings.locks,
+            verifies_objects: settings.verifies_objects,
             short_lived: settings.cache_control.clone().unwrap_or_else(|| SHORT_LIVED.to_owned()),
             known: Mutex::default(),
             pending: Mutex::default(),
@@ -632,6 +635,7 @@ impl Tree for StoreTree {
     fn known_content(&self, path: &str) -> Result<Option<(Sha256, u64)>, FileError> {
         let facts = self.runtime.block_on(self.objects.head(path));
         let facts = facts.map_err(|error| failed("look at", path, failure(&error)))?;
+        let facts = facts.filter(|facts| facts.is_stores_own || !self.verifies_objects);
         Ok(facts.and_then(|facts| Some((facts.sha256?, facts.size))))
     }
 
@@ -720,9 +724,9 @@ impl Layout for StoreTree {
         self.note_overtaken();
     }
 
-    fn lands_beside(&self) -> bool {
+    fn write_mode(&self) -> WriteMode {
         // Whatever lands was looked for when the run was planned.
-        self.has_lock
+        if self.has_lock { WriteMode::Create } else { WriteMode::Replace }
     }
 
     fn condition(&self, path: &str) -> Condition {

@@ -10,7 +10,7 @@ use fullbore_fleet::queue::Queue;
 use fullbore_fleet::settings::NatsSettings;
 use fullbore_s3::put::fleet::{Connect, WorkerSettings, serve};
 use tokio::runtime::{Handle, Runtime};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
 use super::connection::{self, Client};
 use super::work::Served;
@@ -44,14 +44,13 @@ impl Connect for PutQueue {
     }
 }
 
-/// Serves a run until it is told to end.
+/// Serves a run until it is told to end, or fails.
 pub fn serve_put<Q: Queue>(
     queue: Q,
     run: &Run,
     name: WorkerId,
     settings: &WorkerSettings,
     mut order: watch::Receiver<Order>,
-    notes: &mpsc::UnboundedSender<String>,
     handle: &Handle,
 ) -> Served {
     let served = handle.block_on(async {
@@ -69,9 +68,6 @@ pub fn serve_put<Q: Queue>(
         Ok(served) => {
             Served { done: Done { stored: (served.files, served.bytes), ..Done::default() }, ..Served::default() }
         }
-        Err(error) => {
-            let _ = notes.send(format!("run {}: {}", run.id, error.message));
-            Served::default()
-        }
+        Err(error) => Served { fault: Some(error.message), ..Served::default() },
     }
 }

@@ -22,14 +22,15 @@ use fullbore_s3::objects::Objects;
 use fullbore_s3::target::Layout as _;
 use fullbore_wire::hosts::HostId;
 use fullbore_wire::run::NetworkSettings;
-use fullbore_wire::url::Url;
+use fullbore_wire::url::{Url, without_credentials};
 use tokio::sync::{mpsc, watch};
 
 use super::announcement::{Announcement, Found};
+use super::budgets::Connections;
 use super::connection::{self, Connection};
 use super::keys::{Card, Presence};
 use super::lanes::Change;
-use super::look::{self, Flaw, VERIFIED_MAX};
+use super::leases::Leases;
 use super::planner::{Happening, Planner, STEP_EVERY, Store, View};
 use super::work::{Served, serve};
 use super::worker::Order;
@@ -39,8 +40,10 @@ use crate::mirror::plan::{FileId, Plan};
 use crate::mirror::pool::FetchPlan;
 use crate::mirror::report::ReportBuilder;
 use crate::mirror::session::Session;
-use crate::mirror::subtract::Tally;
+use crate::mirror::subtract::{Subtraction, Tally};
 use crate::mirror::tree::Tree as _;
+use crate::mirror::work::session::Seen;
+use crate::mirror::work::stored::{self, Flaw, VERIFIED_MAX};
 use crate::settings::MirrorSettings;
 
 /// Faults of workers that are told while the run goes on; the rest is counted.
@@ -77,25 +80,29 @@ pub fn endpoint_of(bucket: &BucketSettings) -> Result<Option<Url>, CommandError>
 }
 
 /// The files that workers may store, in order of the plan, and their numbers there.
-struct FilesOfWorkers {
+pub struct FilesOfWorkers {
     items: Vec<Item>,
     ids: Vec<FileId>,
 }
 
 impl FilesOfWorkers {
-    /// Not those that only the planner writes: replacements of files that are there, and images of unknown size.
-    fn of(plan: &Plan, wanted: &FetchPlan) -> FilesOfWorkers {
+    /// Takes them from the files to fetch. There remain those that only the planner writes: replacements of files that
+    /// are there, and images of unknown size.
+    fn take(plan: &Plan, wanted: &mut FetchPlan) -> FilesOfWorkers {
         let mut files = FilesOfWorkers { items: Vec::new(), ids: Vec::new() };
-        let subtraction = &wanted.subtraction;
-        for id in subtraction.fetch.iter().copied().filter(|id| !subtraction.replace.contains(*id)) {
-            let file = plan.file(id);
-            let Some(size) = file.known_size() else { continue };
-            let item = Item { path: file.path.to_owned(), size, sha256: file.sha256 };
-            if item.check().is_ok() {
+        let Subtraction { fetch, replace, .. } = &mut wanted.subtraction;
+        fetch.retain(|id| {
+            let file = plan.file(*id);
+            let size = file.known_size().filter(|_| !replace.contains(*id));
+            let item = size.map(|size| Item { path: file.path.to_owned(), size, sha256: file.sha256 });
+            let item = item.filter(|item| item.check().is_ok());
+            let is_planners = item.is_none();
+            if let Some(item) = item {
                 files.items.push(item);
-                files.ids.push(id);
+                files.ids.push(*id);
             }
-        }
+            is_planners
+        });
         files
     }
 
@@ -112,7 +119,8 @@ struct StoredFiles {
 
 impl Store for StoredFiles {
     async fn lacking(&self, wanted: &[usize]) -> Result<Vec<usize>, CallError> {
-        look::lacking(&self.objects, &self.items, wanted).await
+        let found = stored::find(&self.objects, &self.items, wanted).await?;
+        Ok(found.into_iter().filter(|(_, seen)| *seen != Seen::Present).map(|(at, _)| at).collect())
     }
 
     fn probe(&self, limit: Duration) -> impl Future<Output = bool> + Send + 'static {
@@ -131,24 +139,38 @@ struct Local {
     presence: Presence<connection::Client>,
 }
 
+/// How the work of the workers has ended.
+struct Conducted {
+    /// The files that are not right in the store, by their places.
+    left: Vec<(usize, Flaw)>,
+    is_queue_away: bool,
+}
+
 impl Shared<'_> {
-    /// Has workers store what is missing. FilesOfWorkers that the store has at the end are done; the rest stays to be fetched.
+    /// Takes the files of workers from those to fetch.
+    pub fn files(&self, wanted: &mut FetchPlan) -> FilesOfWorkers {
+        FilesOfWorkers::take(self.plan, wanted)
+    }
+
+    /// Has workers store these files. Those that the store has at the end are done; the rest is to be fetched, over
+    /// connections that are leased until the given leases end.
     ///
     /// # Errors
     /// Settings or credentials that cannot be used; a queue that is away if the settings need it; a signal.
     pub fn store(
         &self,
+        files: FilesOfWorkers,
         wanted: &mut FetchPlan,
         session: &mut Session,
         stop: &Stop,
         report: &mut ReportBuilder,
         events: &mut dyn Events,
-    ) -> Result<(), CommandError> {
-        let files = FilesOfWorkers::of(self.plan, wanted);
+    ) -> Result<Leases, CommandError> {
+        wanted.subtraction.fetch.clone_from(&files.ids);
         let mut run = self.run()?;
         if files.items.is_empty() {
             self.end_left_run(&run);
-            return Ok(());
+            return Ok(Leases::none());
         }
         let has_lock = self.settings.store.as_ref().is_none_or(|store| store.locks);
         let opened = connection::connect(&self.fleet.queue).and_then(|connection| {
@@ -162,7 +184,7 @@ impl Shared<'_> {
             Ok(opened) => opened,
             Err(error) if error.kind == ErrorKind::Network && !self.fleet.needs_queue => {
                 report.warn(events, format!("{}; this machine fetches everything itself", error.message));
-                return Ok(());
+                return Ok(Leases::none());
             }
             Err(error) => return Err(error),
         };
@@ -185,6 +207,8 @@ impl Shared<'_> {
         while watch.hosts().iter().any(|host| host.connections > 0) && began.elapsed() < CLOSING_MAX {
             std::thread::sleep(Duration::from_millis(20));
         }
+        let budget = |host: String| (host.clone(), run.budgets.of(&host));
+        let budgets: Vec<(String, u32)> = run.hosts.iter().map(|host| budget(host.host_and_port())).collect();
         let items = Arc::new(files.items);
         let files = FilesOfWorkers { items: items.to_vec(), ids: files.ids };
         let result = self.conduct(
@@ -198,10 +222,25 @@ impl Shared<'_> {
             report,
             events,
         );
-        (0..hosts).for_each(|host| watch.allow(host, usize::MAX));
-        let left = result?;
+        let connections = Connections::new(watch, self.names());
+        let Conducted { left, is_queue_away } = result.inspect_err(|_| connections.allow_all_but(|_| false))?;
         self.settle(wanted, &files, left);
-        Ok(())
+        // The leases of workers lapse before the planner gives up a queue that is away.
+        if wanted.subtraction.fetch.is_empty() || is_queue_away {
+            connections.allow_all_but(|_| false);
+            return Ok(Leases::none());
+        }
+        // Workers may have their connections for some seconds more, and other runs have theirs.
+        Ok(Leases::begin(connection, connections, budgets))
+    }
+
+    /// The names of this run's mirrors in budgets, in the order of the session. Buckets have no budget.
+    fn names(&self) -> Vec<String> {
+        let name = |origin: &String| match Url::parse(&without_credentials(origin)) {
+            Ok(url) => url.host_and_port(),
+            Err(_) => origin.clone(),
+        };
+        self.settings.used_origins().map(name).collect()
     }
 
     /// Ends the run of a planner that was killed after the last file was stored: workers would wait for it. If that
@@ -292,7 +331,7 @@ impl Shared<'_> {
         stop: &Stop,
         report: &mut ReportBuilder,
         events: &mut dyn Events,
-    ) -> Result<Vec<(usize, Flaw)>, CommandError> {
+    ) -> Result<Conducted, CommandError> {
         let (notes, mut noted) = mpsc::unbounded_channel();
         let scratch = self.settings.store.as_ref().map(|store| store.scratch.clone()).unwrap_or_default();
         let mut local = self.local(connection, &run, scratch, notes)?;
@@ -335,7 +374,7 @@ impl Shared<'_> {
         if let Some(local) = local {
             end(local, connection);
         }
-        let view = planner.view();
+        let (view, is_queue_away) = (planner.view(), planner.is_queue_away());
         let pending = view.counts.waiting + view.counts.held;
         connection.runtime.block_on(planner.end());
         let left = left?;
@@ -348,7 +387,7 @@ impl Shared<'_> {
             tokio::select! {
                 biased;
                 () = stop.requested() => Err(interruption()),
-                flaws = look::verify(&objects, &files.items, looked) => flaws.map_err(|error| explain(&error)),
+                flaws = stored::verify(&objects, &files.items, looked) => flaws.map_err(|error| explain(&error)),
             }
         })?;
         let done_bytes = total - left.iter().map(|(at, _)| files.items[*at].size).sum::<u64>();
@@ -374,7 +413,7 @@ impl Shared<'_> {
             let files = units::several(left.len() as u64, "file", "files");
             report.warn(events, format!("workers did not store {files}: this machine fetches what is missing"));
         }
-        Ok(left)
+        Ok(Conducted { left, is_queue_away })
     }
 
     /// Whether another run has taken the lock of the mirror over.

@@ -24,6 +24,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 
 use super::announcement::RUN_RENEW_EVERY;
+use super::attempts::{Attempts, FailedRuns};
 use super::connection::{self, Connection};
 use super::keys::{Card, Presence};
 use super::put::serve_put;
@@ -48,8 +49,8 @@ const FIRST_RUN_MAX: Duration = Duration::from_secs(60);
 /// Time without the queue after which `--once` gives up.
 const AWAY_MAX: Duration = Duration::from_secs(300);
 
-/// Pauses between two sessions when everything fails: doubled each time.
-const PAUSE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
+/// Longest pause between two attempts to reach the queue, which double.
+const CONNECT_PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// Connections to a mirror at most, as `--connections` has it.
 const CONNECTIONS_MAX: usize = 16;
@@ -114,6 +115,8 @@ pub struct Served {
     pub done: Done,
     /// Hosts, requests and verdict of its sessions.
     pub summary: Summary,
+    /// Why it ended before it was told to.
+    pub fault: Option<String>,
 }
 
 /// Serves a run until it is told to end. Sessions that fail are replaced by others.
@@ -136,34 +139,31 @@ pub fn serve<Q: Queue>(
     let mut worker = handle.block_on(async {
         Worker::new(queue, run, name, patience, settings.network.connections_per_host, notes.clone())
     });
-    let mut pause = PAUSE.0;
+    let mut attempts = Attempts::default();
     loop {
         let before = worker.done.stored;
-        let mut broken = None;
-        match session(&settings, &names, own_rate, &mut worker, &order, &mut served.summary) {
+        let broken = match session(&settings, &names, own_rate, &mut worker, &order, &mut served.summary) {
             Ok(Why::Told) => break,
-            Ok(Why::Failing) => {
-                let _ = notes.send(format!("every mirror fails; the next try is in {} s", pause.as_secs()));
-            }
-            Err(error) => {
-                let _ = notes.send(format!("{}; the next try is in {} s", error.message, pause.as_secs()));
-                broken = Some(error.message);
-            }
+            Ok(Why::Failing) => None,
+            Err(error) => Some(error.message),
+        };
+        if worker.done.stored != before {
+            attempts.progressed();
+        }
+        let (pause, line) = attempts.failed(broken.as_deref().unwrap_or("every mirror fails"));
+        if let Some(line) = line {
+            let _ = notes.send(line);
         }
         // Others may do it meanwhile. What breaks a session of each of them is given up in the end.
         match broken {
             Some(fault) => handle.block_on(worker.fail(&fault)),
             None => handle.block_on(worker.give_back()),
         }
-        if worker.done.stored != before {
-            pause = PAUSE.0;
-        }
         let is_over = |order: &Order| *order != Order::Work;
         let waited = handle.block_on(async { tokio::time::timeout(pause, order.wait_for(is_over)).await.is_ok() });
         if waited {
             break;
         }
-        pause = (pause * 2).min(PAUSE.1);
     }
     handle.block_on(worker.give_back());
     served.done = std::mem::take(&mut worker.done);
@@ -288,8 +288,10 @@ struct Desk<'a> {
     posts: BTreeMap<RunId, Post>,
     done: Done,
     notes: (mpsc::UnboundedSender<String>, mpsc::UnboundedReceiver<String>),
-    /// Keys of runs that are not served, which were told of.
+    /// Keys of announced runs that are not served, which were told of.
     told: BTreeSet<String>,
+    /// Announced runs whose work has ended by itself.
+    failed: FailedRuns,
     last_run: Instant,
     has_seen_run: bool,
 }
@@ -303,6 +305,7 @@ impl<'a> Desk<'a> {
             done: Done::default(),
             notes: mpsc::unbounded_channel(),
             told: BTreeSet::new(),
+            failed: FailedRuns::default(),
             last_run: Instant::now(),
             has_seen_run: false,
         }
@@ -333,7 +336,7 @@ impl<'a> Desk<'a> {
             if waiting.block_on(async { tokio::time::timeout(pause, stop.requested()).await.is_ok() }) {
                 return Ok(None);
             }
-            pause = (pause * 2).min(PAUSE.1);
+            pause = (pause * 2).min(CONNECT_PAUSE_MAX);
         }
     }
 
@@ -363,6 +366,7 @@ impl<'a> Desk<'a> {
                     }
                     answered = Instant::now();
                     let _ = presence.say(&card).await;
+                    self.told.retain(|key| entries.iter().any(|entry| entry.key == *key));
                     for entry in entries {
                         self.see(&entry.key, &entry.value, connection, events)?;
                     }
@@ -433,7 +437,7 @@ impl<'a> Desk<'a> {
             post.seen = Instant::now();
             return Ok(());
         }
-        if self.posts.len() >= RUNS_MAX {
+        if !self.failed.may_begin(Instant::now(), &run.id) || self.posts.len() >= RUNS_MAX {
             return Ok(());
         }
         if let Some(source) = &run.put
@@ -444,7 +448,9 @@ impl<'a> Desk<'a> {
             }
             return Ok(());
         }
-        events.note(format!("the run {} of {} stores at {}", run.id, run.planner, run.to));
+        if !self.failed.has(&run.id) {
+            events.note(format!("the run {} of {} stores at {}", run.id, run.planner, run.to));
+        }
         let mut bucket = allowed.bucket.clone();
         bucket.location.bucket = run.to.bucket().to_owned();
         bucket.location.key = run.to.prefix().to_owned();
@@ -452,7 +458,6 @@ impl<'a> Desk<'a> {
             bucket.region.clone_from(&run.region);
         }
         let (order, ordered) = watch::channel(Order::Work);
-        let notes = self.notes.0.clone();
         let thread = std::thread::Builder::new().name("worker".to_owned());
         if run.put.is_some() {
             let settings = put::fleet::WorkerSettings {
@@ -464,14 +469,14 @@ impl<'a> Desk<'a> {
             let (queue, name, handle) =
                 (connection.queue.clone(), self.name.clone(), connection.runtime.handle().clone());
             let id = run.id.clone();
-            let thread = thread.spawn(move || serve_put(queue, &run, name, &settings, ordered, &notes, &handle));
+            let thread = thread.spawn(move || serve_put(queue, &run, name, &settings, ordered, &handle));
             let thread = thread.map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
             self.posts.insert(id, Post { order, thread, seen: Instant::now() });
             return Ok(());
         }
         let mut network = self.settings.network.clone();
         network.connections_per_host = self.settings.connections_max.unwrap_or(CONNECTIONS_MAX);
-        let id = run.id.clone();
+        let (id, notes) = (run.id.clone(), self.notes.0.clone());
         let serving = Serving {
             queue: connection.queue.clone(),
             run,
@@ -500,6 +505,7 @@ impl<'a> Desk<'a> {
         for post in self.posts.values().filter(|post| post.seen.elapsed() >= GONE_AFTER) {
             let _ = post.order.send(Order::End);
         }
+        self.failed.forget_gone(Instant::now(), GONE_AFTER);
     }
 
     /// Takes the results of threads that have ended.
@@ -508,7 +514,15 @@ impl<'a> Desk<'a> {
             self.posts.iter().filter(|(_, post)| post.thread.is_finished()).map(|(run, _)| run.clone()).collect();
         for run in ended {
             let Some(post) = self.posts.remove(&run) else { continue };
-            let Ok(served) = post.thread.join() else { continue };
+            let panicked = |_| Served { fault: Some("its thread has panicked".to_owned()), ..Served::default() };
+            let served = post.thread.join().unwrap_or_else(panicked);
+            if *post.order.borrow() == Order::Work {
+                let has_stored = served.done.stored.0 > 0;
+                let line = self.failed.ended(Instant::now(), run, has_stored, served.fault.as_deref());
+                line.into_iter().for_each(|line| drop(self.notes.0.send(line)));
+            } else if let Some(fault) = served.fault {
+                summary.warn(format!("run {run}: {fault}"));
+            }
             self.done.stored.0 += served.done.stored.0;
             self.done.stored.1 += served.done.stored.1;
             self.done.present.0 += served.done.present.0;

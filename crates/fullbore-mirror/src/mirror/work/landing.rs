@@ -8,7 +8,7 @@ use fullbore_engine::digest::Sha256;
 use fullbore_engine::files::FileError;
 use fullbore_engine::target::Name;
 use fullbore_s3::objects::Condition;
-use fullbore_s3::target::Layout;
+use fullbore_s3::target::{Layout, WriteMode};
 
 use crate::mirror::bucket::tree::{SHORT_LIVED, fields};
 
@@ -71,12 +71,8 @@ impl Layout for Landing {
         None
     }
 
-    fn lands_beside(&self) -> bool {
-        true
-    }
-
-    fn is_shared(&self) -> bool {
-        true
+    fn write_mode(&self) -> WriteMode {
+        WriteMode::CreateShared
     }
 
     fn was_there(&self, path: &str) {

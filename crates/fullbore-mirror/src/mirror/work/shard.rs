@@ -31,17 +31,10 @@ use super::Item;
 use super::feed::{Ended, Feed, Outcome, Outcomes, Refusal};
 use super::pinned::{Pinned, plan_path};
 use super::session::{Seen, Session, SessionSettings, look};
+use super::stored::{self, ASKED_AT_ONCE};
 use crate::mirror::bucket::{BEGUN_BYTES_MAX, OWN_BYTES_MAX};
 use crate::mirror::free_space::{self, Need};
 use crate::mirror::session::disk;
-use crate::mirror::tree::{LISTED_AT_ONCE, LISTED_LEAST};
-
-/// Files of which the store is asked one by one. Of more files their directories are listed: a thousand objects by a
-/// request, but those of other suites too.
-const ASKED_ONE_BY_ONE: usize = 500;
-
-/// Questions to the store at once.
-const ASKED_AT_ONCE: usize = 32;
 
 /// Files and bytes of others that are on their way at once, for each connection: enough to keep it busy for a round
 /// trip. What two helpers have on their way at the end of a run may be fetched twice.
@@ -229,6 +222,16 @@ impl Account {
             self.present.0 += 1;
             self.present.1 += file.size;
             self.given_up.remove(&at);
+        }
+    }
+
+    fn saw(&mut self, missing: &[Item], found: Vec<(usize, Seen)>) {
+        for (at, seen) in found {
+            match seen {
+                Seen::Absent => {}
+                Seen::Present => self.found(at, &missing[at]),
+                Seen::Other => self.found_other(at),
+            }
         }
     }
 
@@ -463,7 +466,9 @@ impl Worker<'_> {
     /// Whether others have stored meanwhile what no mirror of this worker had.
     async fn look_again(&mut self) -> Result<(), CommandError> {
         let given_up: Vec<usize> = self.account.given_up.keys().copied().collect();
-        ask_each(&self.objects, self.missing, given_up, self.account).await.map_err(|error| explain(&error))
+        let found = stored::ask_each(&self.objects, self.missing, &given_up).await.map_err(|error| explain(&error))?;
+        self.account.saw(self.missing, found);
+        Ok(())
     }
 }
 
@@ -475,67 +480,8 @@ async fn ended() -> Result<(), CommandError> {
 /// Finds out which files the store has.
 async fn find(objects: &Objects, missing: &[Item], account: &mut Account) -> Result<(), CallError> {
     let wanted: Vec<usize> = (0..missing.len()).filter(|at| account.is_wanted(*at)).collect();
-    if wanted.len() <= ASKED_ONE_BY_ONE {
-        return ask_each(objects, missing, wanted, account).await;
-    }
-    // The plan is in order of path, and so are the files of a directory.
-    let mut listed = HashMap::new();
-    let mut at_top = Vec::new();
-    let mut tops: Vec<&str> = Vec::new();
-    for at in &wanted {
-        match missing[*at].path.split_once('/') {
-            Some((top, _)) if tops.last() != Some(&top) => tops.push(top),
-            Some(_) => {}
-            None => at_top.push(*at),
-        }
-    }
-    tops.sort_unstable();
-    tops.dedup();
-    for top in tops {
-        let below = format!("{top}/");
-        let of_top: Vec<&str> =
-            wanted.iter().map(|at| missing[*at].path.as_str()).filter(|path| path.starts_with(&below)).collect();
-        let parts = LISTED_AT_ONCE.min(of_top.len() / LISTED_LEAST);
-        let parted: Vec<String> = (1..parts).map(|part| of_top[part * of_top.len() / parts].to_owned()).collect();
-        let found = objects.list_in_ranges(&below, &parted).await?;
-        listed.extend(found.into_iter().map(|(path, size, _)| (path, size)));
-    }
-    for at in wanted {
-        let file = &missing[at];
-        match listed.get(&file.path) {
-            // It was not there when the plan was made, and workers put whole and verified files only. Whoever publishes
-            // compares hashes.
-            Some(size) if *size == file.size => account.found(at, file),
-            Some(_) => account.found_other(at),
-            None => {}
-        }
-    }
-    ask_each(objects, missing, at_top, account).await
-}
-
-/// Asks the store for each of these files.
-async fn ask_each(
-    objects: &Objects,
-    missing: &[Item],
-    files: Vec<usize>,
-    account: &mut Account,
-) -> Result<(), CallError> {
-    let mut asking = JoinSet::new();
-    let mut files = files.into_iter();
-    loop {
-        while asking.len() < ASKED_AT_ONCE {
-            let Some(at) = files.next() else { break };
-            let (objects, file) = (objects.clone(), missing[at].clone());
-            asking.spawn(async move { (at, look(&objects, &file).await) });
-        }
-        let Some(asked) = asking.join_next().await else { return Ok(()) };
-        let (at, seen) = asked.map_err(|error| CallError::GivenUp(format!("a task failed: {error}")))?;
-        match seen? {
-            Seen::Absent => {}
-            Seen::Present => account.found(at, &missing[at]),
-            Seen::Other => account.found_other(at),
-        }
-    }
+    account.saw(missing, stored::find(objects, missing, &wanted).await?);
+    Ok(())
 }
 
 #[cfg(test)]

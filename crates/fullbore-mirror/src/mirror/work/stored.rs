@@ -1,4 +1,4 @@
-//! What the store has of the files that workers were asked to store.
+//! What the store has of the files that workers store.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,15 +12,15 @@ use fullbore_s3::{CallError, DownloadError};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
+use super::session::{Seen, look};
 use crate::mirror::tree::{LISTED_AT_ONCE, LISTED_LEAST};
-use crate::mirror::work::session::{Seen, look};
 
 /// Files of which the store is asked one by one. Of more files their directories are listed: a thousand objects by a
 /// request, but those of other suites too.
 const ASKED_ONE_BY_ONE: usize = 500;
 
 /// Questions to the store at once.
-const ASKED_AT_ONCE: usize = 32;
+pub const ASKED_AT_ONCE: usize = 32;
 
 /// Most files whose checksums are compared before publishing: a minute at 20 ms, and 32 at once. In larger runs, their
 /// sizes must do, as after a killed run.
@@ -32,13 +32,14 @@ const READ_AT_ONCE: usize = 4;
 const READ_BYTES: u64 = 16 << 20;
 const READ_RANGES: u32 = 4;
 
-/// The places of those items that the store lacks: by listings, or one by one if they are few.
+/// What the store has of these items: by listings, or one by one if they are few. A listing shows sizes only: where
+/// whole and verified files are put, the right size is the right file, and whoever publishes compares checksums.
 ///
 /// # Errors
 /// A store that does not answer, or refuses.
-pub async fn lacking(objects: &Objects, items: &[Item], wanted: &[usize]) -> Result<Vec<usize>, CallError> {
+pub async fn find(objects: &Objects, items: &[Item], wanted: &[usize]) -> Result<Vec<(usize, Seen)>, CallError> {
     if wanted.len() <= ASKED_ONE_BY_ONE {
-        return differing(objects, items, wanted).await;
+        return ask_each(objects, items, wanted).await;
     }
     let mut sorted: Vec<&str> = wanted.iter().map(|at| items[*at].path.as_str()).collect();
     sorted.sort_unstable();
@@ -54,34 +55,50 @@ pub async fn lacking(objects: &Objects, items: &[Item], wanted: &[usize]) -> Res
         listed.extend(found.into_iter().map(|(path, size, _)| (path, size)));
     }
     let (at_top, below): (Vec<usize>, Vec<usize>) = wanted.iter().partition(|at| !items[**at].path.contains('/'));
-    let is_missing = |at: &usize| listed.get(&items[*at].path) != Some(&items[*at].size);
-    let mut lacking: Vec<usize> = below.into_iter().filter(is_missing).collect();
-    lacking.extend(differing(objects, items, &at_top).await?);
-    Ok(lacking)
+    let seen = |at: usize| match listed.get(&items[at].path) {
+        None => (at, Seen::Absent),
+        Some(size) if *size == items[at].size => (at, Seen::Present),
+        Some(_) => (at, Seen::Other),
+    };
+    let mut found: Vec<(usize, Seen)> = below.into_iter().map(seen).collect();
+    found.extend(ask_each(objects, items, &at_top).await?);
+    Ok(found)
 }
 
-/// The places of those items that the store lacks, or has with another checksum: one question for each.
+/// What the store has of these items: one question for each.
 ///
 /// # Errors
 /// A store that does not answer, or refuses.
-pub async fn differing(objects: &Objects, items: &[Item], wanted: &[usize]) -> Result<Vec<usize>, CallError> {
-    let mut asking = JoinSet::new();
-    let mut wanted = wanted.iter().copied();
-    let mut lacking = Vec::new();
+pub async fn ask_each(objects: &Objects, items: &[Item], wanted: &[usize]) -> Result<Vec<(usize, Seen)>, CallError> {
+    of_each(wanted.iter().copied(), |at| {
+        let (objects, file) = (objects.clone(), items[at].clone());
+        async move { look(&objects, &file).await }
+    })
+    .await
+}
+
+/// Asks for each of these places, many at once; the answers in order of place.
+async fn of_each<T, F>(
+    wanted: impl IntoIterator<Item = usize>,
+    ask: impl Fn(usize) -> F,
+) -> Result<Vec<(usize, T)>, CallError>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T, CallError>> + Send + 'static,
+{
+    let (mut asking, mut wanted, mut answers) = (JoinSet::new(), wanted.into_iter(), Vec::new());
     loop {
         while asking.len() < ASKED_AT_ONCE {
             let Some(at) = wanted.next() else { break };
-            let (objects, file) = (objects.clone(), items[at].clone());
-            asking.spawn(async move { (at, look(&objects, &file).await) });
+            let asked = ask(at);
+            asking.spawn(async move { (at, asked.await) });
         }
-        let Some(asked) = asking.join_next().await else { break };
-        let (at, seen) = asked.map_err(|error| CallError::GivenUp(format!("a task failed: {error}")))?;
-        if seen? != Seen::Present {
-            lacking.push(at);
-        }
+        let Some(answered) = asking.join_next().await else { break };
+        let (at, answer) = answered.map_err(|error| CallError::GivenUp(format!("a task failed: {error}")))?;
+        answers.push((at, answer?));
     }
-    lacking.sort_unstable();
-    Ok(lacking)
+    answers.sort_unstable_by_key(|(at, _)| *at);
+    Ok(answers)
 }
 
 /// What the store has in place of the right content.
@@ -103,21 +120,12 @@ pub async fn verify(
     items: &[Item],
     wanted: impl IntoIterator<Item = usize>,
 ) -> Result<Vec<(usize, Flaw)>, CallError> {
-    let (mut asking, mut wanted) = (JoinSet::new(), wanted.into_iter());
     let reading = Arc::new(Semaphore::new(READ_AT_ONCE));
-    let mut flaws = Vec::new();
-    loop {
-        while asking.len() < ASKED_AT_ONCE {
-            let Some(at) = wanted.next() else { break };
-            let (objects, file, reading) = (objects.clone(), items[at].clone(), reading.clone());
-            asking.spawn(async move { (at, flaw(&objects, &file, &reading).await) });
-        }
-        let Some(asked) = asking.join_next().await else { break };
-        let (at, flaw) = asked.map_err(|error| CallError::GivenUp(format!("a task failed: {error}")))?;
-        flaws.extend(flaw?.map(|flaw| (at, flaw)));
-    }
-    flaws.sort_unstable_by_key(|(at, _)| *at);
-    Ok(flaws)
+    let flaws = of_each(wanted, |at| {
+        let (objects, file, reading) = (objects.clone(), items[at].clone(), reading.clone());
+        async move { flaw(&objects, &file, &reading).await }
+    });
+    Ok(flaws.await?.into_iter().filter_map(|(at, flaw)| Some((at, flaw?))).collect())
 }
 
 async fn flaw(objects: &Objects, file: &Item, reading: &Semaphore) -> Result<Option<Flaw>, CallError> {
