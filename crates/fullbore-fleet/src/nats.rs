@@ -14,10 +14,12 @@
 mod connect;
 mod keys;
 mod pull;
+mod refusals;
 
 use std::collections::VecDeque;
 use std::error::Error as _;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use async_nats::client::{Client, RequestErrorKind};
 use async_nats::connection::State;
@@ -39,6 +41,8 @@ use crate::queue::{
     ACK_WAIT, Counts, DUPLICATE_WINDOW, Delivery, Entry, Held, Published, QUEUE_BYTES_MAX, Queue, QueueError,
     REPORTS_WAITING_MAX,
 };
+
+use refusals::Refusals;
 
 pub use crate::settings::{ConnectError, Credentials, NatsSettings, Role};
 
@@ -63,6 +67,7 @@ const UNANSWERED_MAX: usize = 256;
 pub struct NatsQueue {
     client: Client,
     context: Context,
+    refusals: Arc<Refusals>,
 }
 
 impl NatsQueue {
@@ -71,10 +76,10 @@ impl NatsQueue {
     /// # Errors
     /// Settings that would send credentials in clear text; a server that refuses or does not answer.
     pub async fn connect(settings: &NatsSettings) -> Result<NatsQueue, ConnectError> {
-        let client = connect::connect(settings).await?;
+        let (client, refusals) = connect::connect(settings).await?;
         let mut context = jetstream::new(client.clone());
         context.set_timeout(REQUEST_TIMEOUT);
-        Ok(NatsQueue { client, context })
+        Ok(NatsQueue { client, context, refusals })
     }
 
     /// Fails at once if there is no connection: the client library would keep what is sent, and a stale answer to a
@@ -82,7 +87,20 @@ impl NatsQueue {
     fn check_connection(&self) -> Result<(), QueueError> {
         match self.client.connection_state() {
             State::Connected => Ok(()),
-            state => Err(QueueError::Unreachable(format!("the connection is {state}"))),
+            state => Err(match self.refusals.login(Instant::now()) {
+                Some(why) => QueueError::Denied(why),
+                None => QueueError::Unreachable(format!("the connection is {state}")),
+            }),
+        }
+    }
+
+    /// Makes a request. The server never answers one for which a permission is missing, and says so beside it.
+    async fn permitted<T>(&self, request: impl Future<Output = Result<T, QueueError>>) -> Result<T, QueueError> {
+        let began = Instant::now();
+        let result = request.await;
+        match self.refusals.permission(began) {
+            Some(why) => result.map_err(|_| QueueError::Denied(why)),
+            None => result,
         }
     }
 
@@ -90,16 +108,63 @@ impl NatsQueue {
     /// of many types.
     async fn ask<T: DeserializeOwned>(&self, subject: String, request: serde_json::Value) -> Result<T, QueueError> {
         self.check_connection()?;
-        match self.context.request(subject, &request).await {
-            Ok(Response::Ok(answer)) => Ok(answer),
-            Ok(Response::Err { error }) => Err(of_answer(&error)),
-            Err(error) => Err(match error.kind() {
-                // Without JetStream, or while it starts.
-                context::RequestErrorKind::NoResponders => QueueError::Missing(error.to_string()),
-                context::RequestErrorKind::TimedOut => QueueError::Unreachable(error.to_string()),
-                _ => QueueError::Other(described(&error)),
-            }),
+        let answered = async {
+            match self.context.request(subject, &request).await {
+                Ok(Response::Ok(answer)) => Ok(answer),
+                Ok(Response::Err { error }) => Err(of_answer(&error)),
+                Err(error) => Err(match error.kind() {
+                    // Without JetStream, or while it starts.
+                    context::RequestErrorKind::NoResponders => QueueError::Missing(error.to_string()),
+                    context::RequestErrorKind::TimedOut => QueueError::Unreachable(error.to_string()),
+                    _ => QueueError::Other(described(&error)),
+                }),
+            }
+        };
+        self.permitted(answered).await
+    }
+
+    /// Makes the stream, the consumers of a run, and the bucket.
+    async fn make(&self, run: &RunId) -> Result<(), QueueError> {
+        let failed = |error: &dyn std::error::Error| QueueError::Other(described(error));
+        let stream = self.context.get_or_create_stream(stream_config()).await.map_err(|error| failed(&error))?;
+        for class in Class::ALL {
+            stream.create_consumer(consumer_config(run, class)).await.map_err(|error| failed(&error))?;
         }
+        let bucket = kv::Config {
+            bucket: BUCKET.to_owned(),
+            history: 1,
+            limit_markers: Some(MARKER_TTL),
+            storage: StorageType::File,
+            ..kv::Config::default()
+        };
+        self.context.create_or_update_key_value(bucket).await.map_err(|error| failed(&error))?;
+        Ok(())
+    }
+
+    /// Sends tasks, with a window of unanswered ones.
+    async fn send_tasks(&self, tasks: &[Task]) -> Result<Published, QueueError> {
+        let mut published = Published { accepted: 0, is_full: false };
+        let mut unanswered: VecDeque<PublishAckFuture> = VecDeque::with_capacity(UNANSWERED_MAX);
+        let mut tasks = tasks.iter();
+        loop {
+            let task = if unanswered.len() < UNANSWERED_MAX { tasks.next() } else { None };
+            if let Some(task) = task {
+                let message = PublishMessage::build().message_id(task.id()).payload(task.to_bytes().into());
+                let sent = self.context.send_publish(subject(&task.run, task.class()), message).await;
+                unanswered.push_back(sent.map_err(|error| of_publication(&error))?);
+                continue;
+            }
+            let Some(answer) = unanswered.pop_front() else { break };
+            match answer.await {
+                Ok(_) => published.accepted += 1,
+                Err(error) if is_full(&error) => {
+                    published.is_full = true;
+                    break;
+                }
+                Err(error) => return Err(of_publication(&error)),
+            }
+        }
+        Ok(published)
     }
 
     /// Sends an answer to a delivery.
@@ -151,20 +216,7 @@ impl Queue for NatsQueue {
 
     async fn open(&self, run: &RunId) -> Result<(), QueueError> {
         self.check_connection()?;
-        let failed = |error: &dyn std::error::Error| QueueError::Other(described(error));
-        let stream = self.context.get_or_create_stream(stream_config()).await.map_err(|error| failed(&error))?;
-        for class in Class::ALL {
-            stream.create_consumer(consumer_config(run, class)).await.map_err(|error| failed(&error))?;
-        }
-        let bucket = kv::Config {
-            bucket: BUCKET.to_owned(),
-            history: 1,
-            limit_markers: Some(MARKER_TTL),
-            storage: StorageType::File,
-            ..kv::Config::default()
-        };
-        self.context.create_or_update_key_value(bucket).await.map_err(|error| failed(&error))?;
-        Ok(())
+        self.permitted(self.make(run)).await
     }
 
     async fn close(&self, run: &RunId) -> Result<(), QueueError> {
@@ -180,28 +232,7 @@ impl Queue for NatsQueue {
 
     async fn publish(&self, tasks: &[Task]) -> Result<Published, QueueError> {
         self.check_connection()?;
-        let mut published = Published { accepted: 0, is_full: false };
-        let mut unanswered: VecDeque<PublishAckFuture> = VecDeque::with_capacity(UNANSWERED_MAX);
-        let mut tasks = tasks.iter();
-        loop {
-            let task = if unanswered.len() < UNANSWERED_MAX { tasks.next() } else { None };
-            if let Some(task) = task {
-                let message = PublishMessage::build().message_id(task.id()).payload(task.to_bytes().into());
-                let sent = self.context.send_publish(subject(&task.run, task.class()), message).await;
-                unanswered.push_back(sent.map_err(|error| of_publication(&error))?);
-                continue;
-            }
-            let Some(answer) = unanswered.pop_front() else { break };
-            match answer.await {
-                Ok(_) => published.accepted += 1,
-                Err(error) if is_full(&error) => {
-                    published.is_full = true;
-                    break;
-                }
-                Err(error) => return Err(of_publication(&error)),
-            }
-        }
-        Ok(published)
+        self.permitted(self.send_tasks(tasks)).await
     }
 
     async fn counts(&self, run: &RunId) -> Result<Counts, QueueError> {
@@ -253,11 +284,11 @@ impl Queue for NatsQueue {
 
     async fn pull(&self, run: &RunId, class: Class, max: usize, wait: Duration) -> Result<Vec<Held>, QueueError> {
         let subject = format!("$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{}", consumer_name(run, class));
-        let now = self.pull_once(subject.clone(), max, None).await?;
+        let now = self.permitted(self.pull_once(subject.clone(), max, None)).await?;
         if !now.is_empty() || wait.is_zero() || max == 0 {
             return Ok(now);
         }
-        self.pull_once(subject, 1, Some(wait)).await
+        self.permitted(self.pull_once(subject, 1, Some(wait))).await
     }
 
     async fn extend(&self, delivery: &Delivery) -> Result<(), QueueError> {
@@ -266,8 +297,8 @@ impl Queue for NatsQueue {
 
     async fn acknowledge(&self, delivery: &Delivery) -> Result<(), QueueError> {
         self.check_connection()?;
-        let answer = self.client.request(delivery.0.clone(), Bytes::from_static(b"+ACK")).await;
-        answer.map(drop).map_err(|error| of_request(&error))
+        let answer = self.client.request(delivery.0.clone(), Bytes::from_static(b"+ACK"));
+        self.permitted(async { answer.await.map(drop).map_err(|error| of_request(&error)) }).await
     }
 
     async fn give_back(&self, delivery: &Delivery, delay: Duration) -> Result<(), QueueError> {
@@ -293,19 +324,19 @@ impl Queue for NatsQueue {
     }
 
     async fn create(&self, key: &str, value: Bytes, ttl: Duration) -> Result<Option<u64>, QueueError> {
-        self.create_key(key, value, ttl).await
+        self.permitted(self.create_key(key, value, ttl)).await
     }
 
     async fn renew(&self, key: &str, value: Bytes, revision: u64, ttl: Duration) -> Result<Option<u64>, QueueError> {
-        self.write_key(key, value, revision, ttl).await
+        self.permitted(self.write_key(key, value, revision, ttl)).await
     }
 
     async fn remove(&self, key: &str, revision: u64) -> Result<(), QueueError> {
-        self.remove_key(key, revision).await
+        self.permitted(self.remove_key(key, revision)).await
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<Entry>, QueueError> {
-        self.list_keys(prefix).await
+        self.permitted(self.list_keys(prefix)).await
     }
 }
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use fullbore_wire::tls::{Authorities, Identity, Tls, TlsError, Trust};
 use fullbore_wire::url::Url;
 use thiserror::Error;
 
@@ -69,7 +70,7 @@ pub struct NatsSettings {
     pub name: String,
     /// Who the client is.
     pub credentials: Credentials,
-    /// Certificates of authorities, in PEM; without it, those of the system.
+    /// Certificates that are trusted beside those of the system, in PEM.
     pub authorities: Option<PathBuf>,
     /// Certificate and key of the client, in PEM.
     pub certificate: Option<(PathBuf, PathBuf)>,
@@ -105,7 +106,8 @@ impl NatsSettings {
         let (scheme, authority) = self.url.split_once("://").ok_or_else(refused)?;
         // The rest of a NATS address is like that of an HTTP one.
         let parsed = Url::parse(&format!("http://{authority}")).map_err(|_| refused())?;
-        if !matches!(scheme, "nats" | "tls") || authority.trim_end_matches('/').contains('/') {
+        let has_more = authority.trim_end_matches('/').contains(['/', '?', '#']);
+        if !matches!(scheme, "nats" | "tls") || has_more {
             return Err(refused());
         }
         let host = parsed.host().to_string();
@@ -114,6 +116,24 @@ impl NatsSettings {
             return Err(ConnectError::ClearText { host });
         }
         Ok(())
+    }
+}
+
+impl NatsSettings {
+    /// The TLS of the connection: the same checks, files and variables as for mirrors and stores.
+    ///
+    /// # Errors
+    /// [`ConnectError::Certificates`]: a file of certificates that cannot be used.
+    pub fn tls(&self) -> Result<Tls, ConnectError> {
+        let trust = match &self.authorities {
+            Some(path) => Trust::SystemAnd(Authorities::read(path)?),
+            None => Trust::System,
+        };
+        let tls = Tls::new(trust);
+        Ok(match &self.certificate {
+            Some((certificate, key)) => tls.with_identity(Identity::read(certificate, key)?),
+            None => tls,
+        })
     }
 }
 
@@ -148,6 +168,20 @@ pub enum ConnectError {
         path: PathBuf,
         /// Why not.
         source: std::io::Error,
+    },
+    /// A file of certificates or a key that cannot be used.
+    #[error(transparent)]
+    Certificates(#[from] TlsError),
+    /// The seed of an NKey is mistyped.
+    #[error("cannot use the seed of the NKey: it is damaged, or none of an NKey")]
+    Seed,
+    /// The server cannot show that it is the one that was asked for, or has no TLS.
+    #[error("cannot trust the queue {url}: {source}")]
+    Untrusted {
+        /// The server.
+        url: String,
+        /// Why not.
+        source: TlsError,
     },
     /// The server knows no such user.
     #[error("queue {url}: the server refuses the credentials: {reason}")]

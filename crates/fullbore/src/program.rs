@@ -502,9 +502,10 @@ impl<'a> Runs<'a> {
 fn start_log(screen: &Screen, output: &OutputSettings, environment: &Environment) {
     let filter = environment.log.clone().unwrap_or_else(|| {
         match (output.quiet, output.verbose) {
-            (true, _) => "error",
+            // The client of the queue also logs every error that it returns.
+            (true, _) => "error,async_nats=off",
             // What is not as it should be and fails nothing: a journal that cannot be written.
-            (_, 0) => "fullbore_s3=warn,fullbore_lafs=warn,error",
+            (_, 0) => "fullbore_s3=warn,fullbore_lafs=warn,error,async_nats=off",
             (_, 1) => "fullbore=info,warn",
             (_, 2) => "fullbore=debug,info",
             _ => "trace",

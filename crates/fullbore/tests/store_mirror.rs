@@ -2,6 +2,8 @@
 //! to S9 are those of docs/design/0021-mirror-in-a-bucket.md.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+#[path = "store_mirror/accounts.rs"]
+mod accounts;
 #[path = "store_mirror/aliases.rs"]
 mod aliases;
 #[path = "store_mirror/apt.rs"]
@@ -24,6 +26,10 @@ mod policies;
 #[path = "s3/proxy.rs"]
 #[allow(dead_code, reason = "shared by several test binaries")]
 mod proxy;
+#[path = "store_mirror/queue_faults.rs"]
+mod queue_faults;
+#[path = "store_mirror/queue_security.rs"]
+mod queue_security;
 #[path = "store_mirror/round_trips.rs"]
 mod round_trips;
 #[path = "s3/servers.rs"]
@@ -361,6 +367,28 @@ fn pleas_for_less_change_nothing() {
 #[test]
 fn late_answers_change_nothing() {
     nothing_changes_if("late", Action::late(), 2);
+}
+
+/// S4.
+#[test]
+fn a_listing_that_never_ends_ends_the_run() {
+    let store = versitygw();
+    let bucket = Bucket::at(&store.url);
+    bucket.run(&served(0), &[]).exits(0);
+    fs::remove_dir_all(data(&store).join(".fullbore")).unwrap();
+    let proxy = Proxy::start(&store.url, |_, line| match line.contains("list-type=2") {
+        true => Action::SamePage,
+        false => Action::now(),
+    });
+    let before = contents(&data(&store));
+    let run = Bucket::at(&proxy.url).run(&served(1), &[]).exits(3);
+    assert!(run.stderr.contains("would never end"), "{}", run.stderr);
+    let pages = proxy.take().iter().filter(|line| line.contains("list-type=2")).count();
+    assert!((2..100).contains(&pages), "{pages}");
+    assert_eq!(visible(&data(&store)), Some(0));
+    assert_eq!(contents(&data(&store)), before);
+    bucket.run(&served(1), &[]).exits(0);
+    verified(&data(&store), common(), 1);
 }
 
 /// S5.

@@ -1,11 +1,16 @@
 //! Connecting: addresses, TLS, credentials.
 
+use std::error::Error as _;
+use std::io;
 use std::str::FromStr as _;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use async_nats::{Client, ConnectErrorKind, ConnectOptions, ServerAddr};
+use fullbore_wire::tls::{Offer, TlsError};
 
 use super::REQUEST_TIMEOUT;
+use super::refusals::Refusals;
 use crate::settings::{ConnectError, Credentials, NatsSettings};
 
 /// A server that does not answer two of these is gone. The client library's default of a minute is too long for leases.
@@ -24,9 +29,12 @@ fn server(settings: &NatsSettings) -> Result<ServerAddr, ConnectError> {
     parsed.ok_or_else(|| ConnectError::Url { url: settings.url.clone() })
 }
 
-pub(super) async fn connect(settings: &NatsSettings) -> Result<Client, ConnectError> {
+pub(super) async fn connect(settings: &NatsSettings) -> Result<(Client, Arc<Refusals>), ConnectError> {
     let server = server(settings)?;
     let is_tls = server.tls_required();
+    let host = server.host().to_owned();
+    let refusals = Arc::new(Refusals::default());
+    let heard = refusals.clone();
     let mut options = ConnectOptions::new()
         .name(&settings.name)
         .ping_interval(PING_INTERVAL)
@@ -37,16 +45,20 @@ pub(super) async fn connect(settings: &NatsSettings) -> Result<Client, ConnectEr
             delay.min(RECONNECT_DELAY_MAX)
         })
         .custom_inbox_prefix(settings.role.inbox_prefix())
+        .event_callback(move |event| {
+            heard.hear(Instant::now(), &event);
+            std::future::ready(())
+        })
         .require_tls(is_tls);
+    match settings.tls()?.config(Offer::Nothing) {
+        Ok(config) => options = options.tls_client_config((*config).clone()),
+        // A server may ask for TLS although its address does not; most do not.
+        Err(error) if is_tls => return Err(error.into()),
+        Err(_) => {}
+    }
     if !is_tls {
         // A server on loopback may name others, which are not.
         options = options.ignore_discovered_servers();
-    }
-    if let Some(path) = &settings.authorities {
-        options = options.add_root_certificates(path.clone());
-    }
-    if let Some((certificate, key)) = &settings.certificate {
-        options = options.add_client_certificate(certificate.clone(), key.clone());
     }
     options = match &settings.credentials {
         Credentials::None => options,
@@ -57,16 +69,32 @@ pub(super) async fn connect(settings: &NatsSettings) -> Result<Client, ConnectEr
             read.map_err(|source| ConnectError::File { path: path.clone(), source })?
         }
     };
-    let connected = options.connect(server).await;
-    connected.map_err(|error| {
-        let (url, reason) = (settings.url.clone(), error.to_string());
-        match error.kind() {
-            ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation => {
-                ConnectError::Refused { url, reason }
-            }
-            _ => ConnectError::Failed { url, reason },
+    match options.connect(server).await {
+        Ok(client) => Ok((client, refusals)),
+        Err(error) => Err(explain(settings.url.clone(), &host, &error)),
+    }
+}
+
+/// What a failed connection means for the person.
+fn explain(url: String, host: &str, error: &async_nats::ConnectError) -> ConnectError {
+    match error.kind() {
+        // The client library signs nothing with a seed that it cannot read.
+        ConnectErrorKind::Authentication => return ConnectError::Seed,
+        ConnectErrorKind::AuthorizationViolation => {
+            return ConnectError::Refused { url, reason: error.kind().to_string() };
         }
-    })
+        _ => {}
+    }
+    let source = error.source().and_then(|source| source.downcast_ref::<io::Error>());
+    match source.and_then(|source| TlsError::of_io(host, source)) {
+        Some(refused @ TlsError::ClientCertificate { .. }) => {
+            ConnectError::Refused { url, reason: refused.to_string() }
+        }
+        Some(source) if source.is_untrusted() || matches!(source, TlsError::NotTls { .. }) => {
+            ConnectError::Untrusted { url, source }
+        }
+        _ => ConnectError::Failed { url, reason: error.to_string() },
+    }
 }
 
 #[cfg(test)]

@@ -22,7 +22,45 @@ impl Drop for Server {
     }
 }
 
-fn program() -> PathBuf {
+/// An authority of certificates, which openssl makes.
+pub struct Authority {
+    /// Has `ca.pem`, and NAME.pem and NAME.key of each certificate.
+    pub directory: tempfile::TempDir,
+}
+
+const KEY: &str = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
+
+impl Authority {
+    #[allow(clippy::new_without_default, reason = "it runs a program")]
+    pub fn new() -> Authority {
+        let authority = Authority { directory: tempfile::tempdir().unwrap() };
+        let uses = "-addext basicConstraints=critical,CA:TRUE -addext keyUsage=critical,keyCertSign";
+        authority.openssl(&format!("req -x509 {KEY} -keyout ca.key -out ca.pem -days 2 -subj /CN=test {uses}"));
+        authority
+    }
+
+    fn openssl(&self, arguments: &str) {
+        let mut command = Command::new("openssl");
+        let output = command.current_dir(self.directory.path()).args(arguments.split(' ')).output().expect("openssl");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Makes a certificate for these names, as `DNS:localhost`, and gives the lines for a server that shows it.
+    pub fn certify(&self, name: &str, names: &str) -> String {
+        std::fs::write(self.file("names"), format!("subjectAltName={names}\n")).unwrap();
+        self.openssl(&format!("req {KEY} -keyout {name}.key -out request -subj /CN={name}"));
+        self.openssl(&format!("x509 -req -in request -CA ca.pem -CAkey ca.key -days 2 -extfile names -out {name}.pem"));
+        let file = |ending: &str| self.file(&format!("{name}.{ending}")).display().to_string();
+        format!("cert_file: \"{}\", key_file: \"{}\"", file("pem"), file("key"))
+    }
+}
+
+/// The program that tests start.
+pub fn program() -> PathBuf {
     let directory = match std::env::var_os("FULLBORE_TEST_NATS_SERVER") {
         Some(directory) => PathBuf::from(directory),
         None => Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("nats-server"),
@@ -50,37 +88,27 @@ impl Server {
         Server::start_in(tempfile::tempdir().unwrap(), configuration, false)
     }
 
-    /// Starts a server with a certificate of an authority of its own, which openssl makes.
+    /// Starts a server with a certificate for loopback.
     pub fn start_with_tls() -> Server {
-        let directory = tempfile::tempdir().unwrap();
-        let openssl = |arguments: &str| {
-            let mut command = Command::new("openssl");
-            let output = command.current_dir(directory.path()).args(arguments.split(' ')).output().expect("openssl");
-            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        };
-        openssl(
-            "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout ca.key -out ca.pem -days 2 \
-                 -subj /CN=test -addext basicConstraints=critical,CA:TRUE -addext keyUsage=critical,keyCertSign"
-                .split_whitespace()
-                .collect::<Vec<_>>()
-                .join(" ")
-                .as_str(),
-        );
-        openssl("req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout key.pem -out request -subj /CN=queue");
-        std::fs::write(directory.path().join("names"), "subjectAltName=IP:127.0.0.1,DNS:localhost\n").unwrap();
-        openssl("x509 -req -in request -CA ca.pem -CAkey ca.key -days 2 -extfile names -out certificate.pem");
-        let file = |name: &str| directory.path().join(name).display().to_string();
-        let configuration =
-            format!("tls {{ cert_file: \"{}\", key_file: \"{}\" }}\n", file("certificate.pem"), file("key.pem"));
-        Server::start_in(directory, &configuration, true)
+        let authority = Authority::new();
+        let tls = authority.certify("server", "IP:127.0.0.1,DNS:localhost");
+        Server::start_at(authority.directory, &format!("tls {{ {tls} }}\n"))
+    }
+
+    /// Starts a server whose configuration may name files in this directory. Its address is that of a server with TLS.
+    pub fn start_at(directory: tempfile::TempDir, configuration: &str) -> Server {
+        Server::start_in(directory, configuration, true)
     }
 
     fn start_in(directory: tempfile::TempDir, configuration: &str, is_tls: bool) -> Server {
         // A port that nobody had a moment ago.
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let mut text = format!("listen: \"127.0.0.1:{port}\"\n");
-        let store = directory.path().join("store");
-        writeln!(text, "jetstream {{ store_dir: \"{}\", max_file_store: 1GB }}", store.display()).unwrap();
+        // Packagers show a configuration with JetStream.
+        if !configuration.contains("jetstream {") {
+            let store = directory.path().join("store");
+            writeln!(text, "jetstream {{ store_dir: \"{}\", max_file_store: 1GB }}", store.display()).unwrap();
+        }
         text.push_str(configuration);
         std::fs::write(directory.path().join("nats.conf"), text).unwrap();
         let process = spawn(directory.path());
@@ -101,9 +129,8 @@ impl Server {
                     return;
                 }
             }
-            let log = || std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default();
-            assert_eq!(self.process.try_wait().unwrap(), None, "the server has ended: {}", log());
-            assert!(begun.elapsed() < Duration::from_secs(30), "no server: {}", log());
+            assert_eq!(self.process.try_wait().unwrap(), None, "the server has ended: {}", self.log());
+            assert!(begun.elapsed() < Duration::from_secs(30), "no server: {}", self.log());
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -115,7 +142,17 @@ impl Server {
 
     /// The certificate of its authority.
     pub fn authority(&self) -> PathBuf {
-        self.directory.path().join("ca.pem")
+        self.file("ca.pem")
+    }
+
+    /// A file in its directory.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.file("log")).unwrap_or_default()
     }
 
     /// As by SIGKILL.

@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use rustls::{CertificateError, OtherError};
+use rustls::{AlertDescription, CertificateError, OtherError};
 
 use super::pins::WrongKey;
 use super::trusted::CommonNameOnly;
@@ -102,6 +102,20 @@ pub enum TlsError {
         /// What rustls said.
         reason: String,
     },
+    /// The server does not speak TLS at this port.
+    #[error("{host}: TLS handshake: the answer is not TLS (is it an http:// address?)")]
+    NotTls {
+        /// The host connected to.
+        host: String,
+    },
+    /// The server wants another certificate of this client, or one at all.
+    #[error("{host}: the server refuses this client's certificate ({alert})")]
+    ClientCertificate {
+        /// The host connected to.
+        host: String,
+        /// The alert's name, as in RFC 8446, section 6.
+        alert: String,
+    },
     /// Anything else rustls refused, alerts of the server included.
     #[error("{host}: TLS handshake: {reason}")]
     Handshake {
@@ -124,7 +138,7 @@ impl TlsError {
     /// Whether the server could not show that it is the one asked for. Trying again at once is
     /// of no use then, and going on with another certificate never happens.
     #[must_use]
-    pub(crate) fn is_untrusted(&self) -> bool {
+    pub fn is_untrusted(&self) -> bool {
         use TlsError::{
             CommonNameOnly, Expired, NotYetValid, SelfSigned, UnknownIssuer, Untrusted, WrongKey, WrongName,
         };
@@ -143,25 +157,42 @@ impl TlsError {
 
     /// Whether nobody who is trusted vouches for the certificate; another authority may help then, and only then.
     #[must_use]
-    pub(crate) fn is_of_unknown_issuer(&self) -> bool {
+    pub fn is_of_unknown_issuer(&self) -> bool {
         matches!(self, TlsError::UnknownIssuer { .. } | TlsError::SelfSigned { .. })
     }
 
     /// Explains an error of tokio-rustls' handshake.
     pub(crate) fn of_handshake(host: &str, error: io::Error) -> TlsError {
+        TlsError::of_io(host, &error).unwrap_or_else(|| TlsError::Io { host: host.to_owned(), source: error })
+    }
+
+    /// Explains an error of a connection if it is one of TLS. A server refuses a client's certificate after the handshake.
+    #[must_use]
+    pub fn of_io(host: &str, error: &io::Error) -> Option<TlsError> {
+        use AlertDescription::{
+            AccessDenied, BadCertificate, CertificateExpired, CertificateRequired, CertificateRevoked,
+            CertificateUnknown, UnknownCA, UnsupportedCertificate,
+        };
+        let rustls_error = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>())?;
         let host = host.to_owned();
-        let rustls_error = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
-        let Some(rustls_error) = rustls_error else {
-            return TlsError::Io { host, source: error };
-        };
-        let reason = match rustls_error {
-            rustls::Error::InvalidCertificate(reason) => reason,
-            rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType) => {
-                let reason = "the answer is not TLS (is it an http:// address?)".to_owned();
-                return TlsError::Handshake { host, reason };
-            }
-            other => return TlsError::Handshake { host, reason: other.to_string() },
-        };
+        Some(match rustls_error {
+            rustls::Error::InvalidCertificate(reason) => TlsError::of_certificate(host, reason),
+            rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType) => TlsError::NotTls { host },
+            rustls::Error::AlertReceived(
+                alert @ (AccessDenied
+                | BadCertificate
+                | CertificateExpired
+                | CertificateRequired
+                | CertificateRevoked
+                | CertificateUnknown
+                | UnknownCA
+                | UnsupportedCertificate),
+            ) => TlsError::ClientCertificate { host, alert: format!("{alert:?}") },
+            other => TlsError::Handshake { host, reason: other.to_string() },
+        })
+    }
+
+    fn of_certificate(host: String, reason: &CertificateError) -> TlsError {
         match reason {
             CertificateError::Expired => TlsError::Expired { host, not_after: None },
             CertificateError::ExpiredContext { not_after, .. } => {

@@ -19,6 +19,14 @@ pub struct QueueLoginArgs {
     #[arg(long, value_name = "FILE", help_heading = QUEUE)]
     pub queue_nkey: Option<PathBuf>,
 
+    /// Show this certificate to the queue (PEM)
+    #[arg(long, value_name = "FILE", help_heading = QUEUE, requires = "queue_key")]
+    pub queue_cert: Option<PathBuf>,
+
+    /// The key of --queue-cert (PEM)
+    #[arg(long, value_name = "FILE", help_heading = QUEUE, requires = "queue_cert")]
+    pub queue_key: Option<PathBuf>,
+
     /// Send credentials to a queue on another machine without TLS
     #[arg(long, help_heading = QUEUE)]
     pub queue_insecure: bool,

@@ -47,7 +47,7 @@ pub struct Environment {
     pub names: Vec<String>,
     /// `FULLBORE_QUEUE_USER` and `FULLBORE_QUEUE_PASSWORD`: who this machine is in a queue. Not flags, because command
     /// lines are visible to all users of a machine.
-    pub queue_login: Option<(String, String)>,
+    pub queue_login: (Option<String>, Option<String>),
     /// `FULLBORE_RECORD`: where the verdict's samples are recorded, for whoever tunes it (`bench/verdict`).
     pub record: Option<PathBuf>,
 }
@@ -109,7 +109,7 @@ impl Environment {
                 .or_else(|| given("HOME").map(|home| PathBuf::from(home).join(".local/state"))),
             names: Vec::new(),
             log: given("FULLBORE_LOG"),
-            queue_login: given("FULLBORE_QUEUE_USER").zip(given("FULLBORE_QUEUE_PASSWORD")),
+            queue_login: (given("FULLBORE_QUEUE_USER"), given("FULLBORE_QUEUE_PASSWORD")),
             record: given("FULLBORE_RECORD").map(PathBuf::from),
         }
     }

@@ -1,6 +1,6 @@
 //! The queue of a planner or a worker, and who this machine is there.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use fullbore_engine::run::error::CommandError;
 use fullbore_mirror::mirror::fleet::{Credentials, NatsSettings, Role, connection};
@@ -18,6 +18,8 @@ pub struct Login<'a> {
     pub creds: Option<&'a Path>,
     /// `--queue-nkey`
     pub nkey: Option<&'a Path>,
+    /// `--queue-cert` and `--queue-key`
+    pub certificate: (Option<&'a Path>, Option<&'a Path>),
     /// `--queue-insecure`
     pub is_insecure: bool,
     /// `--cacert`
@@ -43,16 +45,29 @@ pub fn queue(url: &str, role: Role, login: Login<'_>, environment: &Environment)
             Credentials::File(file.to_owned())
         }
         (None, Some(file), _) => Credentials::NKey(seed(file)?),
-        (None, None, Some((user, password))) => {
+        (None, None, (Some(user), Some(password))) => {
             Credentials::Password { user: user.clone(), password: password.clone() }
         }
-        (None, None, None) => Credentials::None,
+        (None, None, (None, None)) => Credentials::None,
+        (None, None, _) => {
+            return Err(CommandError::usage("one of FULLBORE_QUEUE_USER and FULLBORE_QUEUE_PASSWORD is not set")
+                .hint("set both, or none of them"));
+        }
     };
-    let authorities: Option<PathBuf> = login.cacert.map(Path::to_owned);
-    let name = "fullbore".to_owned();
-    let settings =
-        NatsSettings { name, credentials, authorities, is_insecure: login.is_insecure, ..NatsSettings::new(url, role) };
-    settings.check().map_err(|error| connection::explain(&error))?;
+    let certificate = match login.certificate {
+        (Some(certificate), Some(key)) => Some((certificate.to_owned(), key.to_owned())),
+        (None, None) => None,
+        _ => return Err(CommandError::usage("--queue-cert and --queue-key belong together").hint("pass both")),
+    };
+    let settings = NatsSettings {
+        name: "fullbore".to_owned(),
+        credentials,
+        authorities: login.cacert.map(Path::to_owned),
+        certificate,
+        is_insecure: login.is_insecure,
+        ..NatsSettings::new(url, role)
+    };
+    settings.check().and_then(|()| settings.tls()).map_err(|error| connection::explain(&error))?;
     Ok(settings)
 }
 
@@ -106,10 +121,15 @@ mod tests {
     #[cfg(feature = "fleet")]
     #[test]
     fn a_name_and_a_password_come_from_the_environment_and_a_seed_from_a_file() {
-        let environment =
-            Environment { queue_login: Some(("planner".to_owned(), "secret".to_owned())), ..Environment::default() };
+        let environment = Environment {
+            queue_login: (Some("planner".to_owned()), Some("secret".to_owned())),
+            ..Environment::default()
+        };
         let settings = queue("tls://nats.example", Role::Planner, Login::default(), &environment).unwrap();
         assert!(matches!(settings.credentials, Credentials::Password { user, .. } if user == "planner"));
+        let half = Environment { queue_login: (Some("planner".to_owned()), None), ..Environment::default() };
+        let error = queue("tls://nats.example", Role::Planner, Login::default(), &half).unwrap_err();
+        assert!(error.message.contains("FULLBORE_QUEUE_PASSWORD is not set"), "{error}");
         let file = tempfile::NamedTempFile::new().unwrap();
         let seed = format!("SU{}", "A".repeat(56));
         std::fs::write(file.path(), format!("# of w1\n{seed}\n")).unwrap();

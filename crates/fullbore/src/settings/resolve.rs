@@ -281,6 +281,7 @@ fn fleet(wishes: &Section, environment: &Environment) -> Result<Option<FleetSett
     let login = Login {
         creds: wishes.queue_creds.as_deref(),
         nkey: wishes.queue_nkey.as_deref(),
+        certificate: (wishes.queue_cert.as_deref(), wishes.queue_key.as_deref()),
         is_insecure: wishes.queue_insecure.unwrap_or(false),
         cacert: wishes.cacert.as_deref(),
     };

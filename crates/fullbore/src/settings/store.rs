@@ -134,6 +134,7 @@ fn put_fleet(arguments: &PutArgs, environment: &Environment) -> Result<Option<Fl
     let login = Login {
         creds: flags.login.queue_creds.as_deref(),
         nkey: flags.login.queue_nkey.as_deref(),
+        certificate: (flags.login.queue_cert.as_deref(), flags.login.queue_key.as_deref()),
         is_insecure: flags.login.queue_insecure,
         cacert: arguments.s3.cacert.as_deref(),
     };

@@ -10,6 +10,7 @@ use fullbore_mirror::mirror::fleet::{NatsSettings, Role, Scope, StorePlace, endp
 use fullbore_mirror::mirror::work::shard::ShardSettings;
 use fullbore_mirror::mirror::work::{RunId, Shard};
 use fullbore_s3::bucket;
+use fullbore_wire::url::without_credentials;
 
 use super::bucket::{bucket_of, scratch};
 use super::queue::{Login, is_queue, queue};
@@ -53,7 +54,7 @@ pub fn work(arguments: &WorkArgs, environment: &Environment) -> Result<(Work, Ou
         let work = worker(arguments, environment)?;
         return Ok((work, OutputSettings { stdout_has_data: arguments.status, ..output }));
     }
-    let place = arguments.place.to_string_lossy();
+    let place = without_credentials(&arguments.place.to_string_lossy());
     Err(CommandError::usage(format_args!("{place:?} is no address of a queue, nor of a mirror in a bucket"))
         .hint("write a queue as tls://HOST:4222, and a mirror as its --to has it: s3://BUCKET/PREFIX"))
 }
@@ -67,6 +68,7 @@ fn of_queues(arguments: &WorkArgs) -> Option<&'static str> {
         ("--status", arguments.status),
         ("--queue-creds", arguments.login.queue_creds.is_some()),
         ("--queue-nkey", arguments.login.queue_nkey.is_some()),
+        ("--queue-cert", arguments.login.queue_cert.is_some()),
     ];
     given.into_iter().find(|(_, given)| *given).map(|(flag, _)| flag)
 }
@@ -83,6 +85,7 @@ fn worker(arguments: &WorkArgs, environment: &Environment) -> Result<Work, Comma
     let login = Login {
         creds: arguments.login.queue_creds.as_deref(),
         nkey: arguments.login.queue_nkey.as_deref(),
+        certificate: (arguments.login.queue_cert.as_deref(), arguments.login.queue_key.as_deref()),
         is_insecure: arguments.login.queue_insecure,
         cacert,
     };
@@ -194,6 +197,7 @@ mod tests {
             (vec!["s3://bucket/x", "--run", "9c1f", "--shard", "-1/3"], "INDEX/COUNT", "0-15"),
             (vec!["s3://bucket/x", "--run", "../state", "--shard", "0/1"], "a-z and 0-9", "--pin"),
             (vec!["s3://bucket/x", "--run", "", "--shard", "0/1"], "1 to 32", "--pin"),
+            (vec!["me:secret@nats.example:4222"], "\"nats.example:4222\" is no address", "tls://"),
             (vec!["/srv/mirror", "--run", "9c1f", "--shard", "0/1"], "nor of a mirror in a bucket", "s3://"),
         ] {
             let error = resolve(&arguments).unwrap_err();

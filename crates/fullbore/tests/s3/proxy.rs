@@ -21,6 +21,8 @@ pub enum Action {
     Refuse(u16, &'static str),
     /// It is passed on without its conditions.
     Unconditional,
+    /// It asks for a listing, and gets the first page of one again and again.
+    SamePage,
 }
 
 impl Action {
@@ -48,16 +50,17 @@ impl Proxy {
         let url = format!("http://{}", listener.local_addr().unwrap());
         let store = store.trim_start_matches("http://").to_owned();
         let script: Arc<Mutex<Box<Script>>> = Arc::new(Mutex::new(Box::new(script)));
-        let (client, lines, count) =
-            (Arc::<AtomicU32>::default(), Arc::<Mutex<Vec<String>>>::default(), Arc::default());
+        let (client, lines) = (Arc::<AtomicU32>::default(), Arc::<Mutex<Vec<String>>>::default());
+        let (count, page) = (Arc::default(), Arc::default());
         let proxy = Proxy { url, client: client.clone(), lines: lines.clone() };
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let (store, script) = (store.clone(), script.clone());
-                let (client, lines, count) = (client.clone(), lines.clone(), Arc::clone(&count));
+                let (client, lines, count, page) =
+                    (client.clone(), lines.clone(), Arc::clone(&count), Arc::clone(&page));
                 std::thread::spawn(move || {
                     // Either side may close whenever it likes.
-                    let _ = serve(stream, &store, &script, &client, &lines, &count);
+                    let _ = serve(stream, &store, &script, &client, &lines, &count, &page);
                 });
             }
         });
@@ -82,6 +85,7 @@ fn serve(
     client: &AtomicU32,
     lines: &Mutex<Vec<String>>,
     count: &AtomicUsize,
+    page: &Mutex<Vec<u8>>,
 ) -> Option<()> {
     let mut from = BufReader::new(stream);
     let mut to = BufReader::new(TcpStream::connect(store).ok()?);
@@ -127,7 +131,12 @@ fn serve(
                     continue;
                 }
             }
-            Action::LoseAnswer => {}
+            Action::SamePage | Action::LoseAnswer => {}
+        }
+        // The token of a page that the store has never given.
+        if matches!(action, Action::SamePage) && line.contains("continuation-token=") {
+            from.get_mut().write_all(&page.lock().unwrap()).ok()?;
+            continue;
         }
         // Its answer has a length then.
         head = head.replace("Accept-Encoding: gzip\r\n", "");
@@ -140,8 +149,16 @@ fn serve(
         if matches!(action, Action::LoseAnswer) {
             return None;
         }
-        from.get_mut().write_all(answer_head.as_bytes()).ok()?;
-        from.get_mut().write_all(&answer_body).ok()?;
+        let mut answer = [answer_head.as_bytes(), &answer_body].concat();
+        if matches!(action, Action::SamePage) {
+            let listed = String::from_utf8_lossy(&answer_body).replace(
+                "<IsTruncated>false</IsTruncated>",
+                "<IsTruncated>true</IsTruncated><NextContinuationToken>again</NextContinuationToken>",
+            );
+            answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{listed}", listed.len()).into_bytes();
+            page.lock().unwrap().clone_from(&answer);
+        }
+        from.get_mut().write_all(&answer).ok()?;
     }
 }
 

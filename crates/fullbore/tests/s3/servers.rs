@@ -136,6 +136,7 @@ pub fn finish(child: Child) -> Output {
 /// A server that runs, and ends with the test.
 pub struct Server {
     process: Child,
+    command: Command,
     pub url: String,
     pub directory: tempfile::TempDir,
 }
@@ -144,6 +145,31 @@ impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
+    }
+}
+
+impl Server {
+    /// Waits until it listens.
+    fn wait(&mut self) {
+        let begun = Instant::now();
+        while TcpStream::connect(self.url.trim_start_matches("http://")).is_err() {
+            assert_eq!(self.process.try_wait().unwrap(), None, "the server has ended");
+            let log = || std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default();
+            assert!(begun.elapsed() < Duration::from_secs(120), "the server does not start: {}", log());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// As by SIGKILL.
+    pub fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    /// Starts the killed server again, at the same port and with its data.
+    pub fn start_again(&mut self) {
+        self.process = self.command.spawn().unwrap();
+        self.wait();
     }
 }
 
@@ -170,14 +196,8 @@ fn start(mut command: Command, port: u16, directory: tempfile::TempDir) -> Serve
     let log = std::fs::File::create(directory.path().join("log")).unwrap();
     command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
     let process = command.spawn().unwrap();
-    let mut server = Server { process, url: format!("http://127.0.0.1:{port}"), directory };
-    let begun = Instant::now();
-    while TcpStream::connect(("127.0.0.1", port)).is_err() {
-        assert_eq!(server.process.try_wait().unwrap(), None, "the server has ended");
-        let log = || std::fs::read_to_string(server.directory.path().join("log")).unwrap_or_default();
-        assert!(begun.elapsed() < Duration::from_secs(120), "the server does not start: {}", log());
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    let mut server = Server { process, command, url: format!("http://127.0.0.1:{port}"), directory };
+    server.wait();
     server
 }
 

@@ -12,7 +12,7 @@ use fullbore_testkit::process::clean_command;
 #[allow(dead_code, reason = "shared by several test binaries")]
 mod nats_server;
 
-pub(super) use nats_server::Server as Nats;
+pub(super) use nats_server::{Authority, Server as Nats};
 
 /// Nothing here may take longer.
 const SLOW: Duration = Duration::from_secs(120);
@@ -41,6 +41,15 @@ impl Worker {
     pub(super) fn signal(&self, name: &str) {
         let status = Command::new("kill").arg(format!("-{name}")).arg(self.process.id().to_string()).status().unwrap();
         assert!(status.success());
+    }
+
+    pub(super) fn command_line(&self) -> String {
+        let line = fs::read(format!("/proc/{}/cmdline", self.process.id())).unwrap();
+        String::from_utf8(line).unwrap()
+    }
+
+    pub(super) fn printed(&self) -> String {
+        fs::read_to_string(self.output.path().join("out")).unwrap()
     }
 
     pub(super) fn said(&self) -> String {

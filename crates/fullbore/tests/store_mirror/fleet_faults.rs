@@ -8,18 +8,18 @@ use std::thread;
 use fullbore_testkit::server::{Fault, FaultRule};
 
 /// An archive that takes some seconds: every answer takes a while.
-fn slow(state: usize) -> Server {
+pub(super) fn slow(state: usize) -> Server {
     let server = served(state);
     server.change(|behaviour| behaviour.delay = Duration::from_millis(150));
     server
 }
 
-fn stored(store: &servers::Server) -> usize {
+pub(super) fn stored(store: &servers::Server) -> usize {
     contents(&data(store)).keys().filter(|path| path.starts_with("pool/")).count()
 }
 
 #[track_caller]
-fn wait_for(what: &str, is_so: impl Fn() -> bool) {
+pub(super) fn wait_for(what: &str, is_so: impl Fn() -> bool) {
     let begun = Instant::now();
     while !is_so() {
         assert!(begun.elapsed() < Duration::from_secs(60), "{what}");

@@ -2,6 +2,8 @@
 
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_fleet::settings::{ConnectError, NatsSettings};
+use fullbore_wire::run::hints;
+use fullbore_wire::tls::TlsError;
 
 #[cfg(feature = "fleet")]
 mod client {
@@ -75,18 +77,25 @@ pub fn explain(error: &ConnectError) -> CommandError {
         ConnectError::Url { .. } => {
             CommandError::usage(error).hint("write it as tls://HOST:4222, or nats://127.0.0.1:4222 on this machine")
         }
-        ConnectError::PasswordInUrl => CommandError::usage(error).hint(
-            "set FULLBORE_QUEUE_USER and FULLBORE_QUEUE_PASSWORD in the environment, or pass --queue-creds FILE",
-        ),
-        ConnectError::ClearText { .. } => CommandError::usage(error)
-            .hint("use tls://; on a network that you trust as a whole, pass --queue-insecure"),
-        ConnectError::File { .. } => CommandError::usage(error),
+        ConnectError::PasswordInUrl => CommandError::usage(error)
+            .hint("set FULLBORE_QUEUE_USER and FULLBORE_QUEUE_PASSWORD in the environment, or pass --queue-creds FILE"),
+        ConnectError::ClearText { .. } => {
+            CommandError::usage(error).hint("use tls://; on a network that you trust as a whole, pass --queue-insecure")
+        }
+        ConnectError::File { .. } | ConnectError::Certificates(_) => CommandError::usage(error),
+        ConnectError::Seed => {
+            CommandError::usage(error).hint("pass the seed as `nk -gen user` printed it: SU and 56 more letters")
+        }
+        ConnectError::Untrusted { source, .. } => CommandError::usage(error).hint(match source {
+            TlsError::NotTls { .. } => "set `tls` in the settings of nats-server, or write nats:// on this machine",
+            source if source.is_of_unknown_issuer() => hints::TRUST,
+            _ => hints::CERTIFICATE,
+        }),
         ConnectError::Refused { .. } => CommandError::usage(error).hint(
-            "pass the credentials that the server knows: --queue-creds or --queue-nkey FILE, or FULLBORE_QUEUE_USER and \
-             FULLBORE_QUEUE_PASSWORD in the environment",
+            "pass the credentials that the server knows: --queue-creds or --queue-nkey FILE, --queue-cert and \
+             --queue-key, or FULLBORE_QUEUE_USER and FULLBORE_QUEUE_PASSWORD in the environment",
         ),
-        _ => CommandError::new(ErrorKind::Network, error)
-            .hint("check the address, and --cacert if the server's certificate is of an authority of your own"),
+        _ => CommandError::new(ErrorKind::Network, error).hint("check the address, and that nats-server runs there"),
     }
 }
 
