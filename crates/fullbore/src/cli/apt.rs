@@ -18,7 +18,7 @@ Examples:
   Let apt-get update apply patches faster:
     fullbore apt enable
   Let apt also fetch from several mirrors at once:
-    fullbore apt enable --mirrors /etc/fullbore/mirrors.txt
+    fullbore apt enable --mirrors /etc/fullbore/apt-mirrors
   Show what apt uses:
     fullbore apt status
   Undo it:
@@ -55,7 +55,7 @@ Examples:
   Let apt-get update apply patches faster:
     fullbore apt enable
   Let apt also fetch from several mirrors at once:
-    fullbore apt enable --mirrors /etc/fullbore/mirrors.txt";
+    fullbore apt enable --mirrors /etc/fullbore/apt-mirrors";
 
 /// `fullbore apt enable`.
 #[derive(Debug, Args)]

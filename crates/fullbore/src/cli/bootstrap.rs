@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::shared::{CHOICE, KEEP, NetworkArgs, OUTPUT, OutputArgs, TrustArgs};
+use super::shared::{NetworkArgs, OUTPUT, OutputArgs, TrustArgs};
 pub use hooks::{HookArg, HookArgs};
 
 pub(super) const LONG: &str = "\
@@ -16,6 +16,12 @@ apt resolves and dpkg configures. fullbore downloads the packages, verifies each
 the signed index, and unpacks them in parallel. No command syncs while the root is made; fullbore \
 syncs once at the end. Until then, TARGET contains a file .fullbore-unfinished. A root without this \
 file is complete. A run that finds the file starts over.";
+
+const PACKAGES: &str = "Which packages";
+const FORMAT: &str = "Mode and format";
+
+const KEYRING: &str = "Verify signatures with this keyring, or those in this directory; repeat for more (default: \
+those that apt trusts, and those of Debian and Ubuntu)";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -37,9 +43,10 @@ Examples:
 /// `fullbore bootstrap`.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES, after_help = "Try --help for examples and all details.")]
+#[command(mut_arg("keyring", |keyring| keyring.help(KEYRING).value_name("FILE|DIR")))]
 pub struct BootstrapArgs {
-    /// The suite or codename; without it, apt sources are read from stdin, and an empty one takes any suite of the
-    /// sources
+    /// The suite or codename; without SUITE, fullbore reads apt sources from stdin, and with an empty SUITE, it uses
+    /// all suites of the sources
     #[arg(value_name = "SUITE")]
     pub suite: Option<String>,
 
@@ -56,53 +63,53 @@ pub struct BootstrapArgs {
     pub mirrors: Vec<String>,
 
     /// Which packages to install
-    #[arg(long, value_name = "VARIANT", default_value = "important", help_heading = CHOICE)]
+    #[arg(long, value_name = "VARIANT", default_value = "important", help_heading = PACKAGES)]
     pub variant: Variant,
 
     /// Also install these packages: names, names with a version, files such as ./x.deb, comma-separated; or an apt
     /// pattern
-    #[arg(long, value_name = "PACKAGE", help_heading = CHOICE)]
+    #[arg(long, value_name = "PACKAGE", help_heading = PACKAGES)]
     pub include: Vec<String>,
 
     /// Use packages of these components; comma-separated [default: main]
-    #[arg(long, value_name = "COMPONENT", help_heading = CHOICE, value_delimiter = ',', visible_alias = "component")]
+    #[arg(long, value_name = "COMPONENT", help_heading = PACKAGES, value_delimiter = ',', visible_alias = "component")]
     pub components: Vec<String>,
 
     /// The root's architecture, then foreign ones; comma-separated (default: this machine's)
-    #[arg(long, value_name = "ARCH", help_heading = CHOICE, value_delimiter = ',', visible_alias = "architectures")]
+    #[arg(long, value_name = "ARCH", help_heading = PACKAGES, value_delimiter = ',', visible_alias = "architectures")]
     pub arch: Vec<String>,
 
     /// Option for apt, in the root and while it is made: text as in apt.conf, or a file; repeat for more
-    #[arg(long, value_name = "OPTION|FILE", help_heading = CHOICE)]
+    #[arg(long, value_name = "OPTION|FILE", help_heading = PACKAGES)]
     pub aptopt: Vec<String>,
 
     /// Option for dpkg, in the root and while it is made: text as in dpkg.cfg, or a file; repeat for more
-    #[arg(long, value_name = "OPTION|FILE", help_heading = CHOICE)]
+    #[arg(long, value_name = "OPTION|FILE", help_heading = PACKAGES)]
     pub dpkgopt: Vec<String>,
 
     /// How to make the root: as root, or in a user namespace
-    #[arg(long, value_name = "MODE", default_value = "auto", help_heading = KEEP)]
+    #[arg(long, value_name = "MODE", default_value = "auto", help_heading = FORMAT)]
     pub mode: BootstrapMode,
 
     /// Leave out steps of mmdebstrap's list, such as check/empty, cleanup/apt/lists or output/dev; comma-separated
-    #[arg(long, value_name = "STEP", help_heading = KEEP)]
+    #[arg(long, value_name = "STEP", help_heading = FORMAT)]
     pub skip: Vec<String>,
 
     /// Resolve the packages and print what would be installed; a directory gets only its layout
-    #[arg(long, visible_alias = "dry-run", help_heading = KEEP)]
+    #[arg(long, visible_alias = "dry-run", help_heading = FORMAT)]
     pub simulate: bool,
 
     /// What to make
-    #[arg(long, value_name = "FORMAT", default_value = "auto", help_heading = KEEP)]
+    #[arg(long, value_name = "FORMAT", default_value = "auto", help_heading = FORMAT)]
     pub format: BootstrapFormat,
 
     /// Name of the OCI image in its layout, such as `base:1.0` [default: SUITE]
-    #[arg(long, value_name = "NAME", help_heading = KEEP)]
+    #[arg(long, value_name = "NAME", help_heading = FORMAT)]
     pub oci_tag: Option<String>,
 
     /// Architecture that the OCI image names, such as `arm/v6`: Go's or Debian's name, with a variant or without
     /// [default: that of the root]
-    #[arg(long, value_name = "ARCH", help_heading = KEEP)]
+    #[arg(long, value_name = "ARCH", help_heading = FORMAT)]
     pub oci_arch: Option<String>,
 
     /// Commands between the steps.

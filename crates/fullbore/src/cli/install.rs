@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::shared::{CHOICE, KEEP, NetworkArgs, OutputArgs, TRUST};
+use super::shared::{NetworkArgs, OutputArgs, TRUST};
 
 pub(super) const LONG: &str = "\
 Install packages like apt-get, unpacking in parallel and without needless syncs.
@@ -13,6 +13,8 @@ The root's own apt resolves, holds its locks, runs its hooks and keeps its recor
 own dpkg configures. fullbore downloads the packages and unpacks new ones in parallel. dpkg handles \
 upgrades, removals and unusual packages. No command syncs meanwhile; fullbore syncs once at the end. \
 If fullbore is killed, dpkg continues by itself.";
+
+const HOW: &str = "How to install";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -35,19 +37,19 @@ pub struct InstallArgs {
     pub packages: Vec<String>,
 
     /// Install into this root, with its own apt and dpkg
-    #[arg(long, value_name = "DIR", default_value = "/", help_heading = CHOICE)]
+    #[arg(long, value_name = "DIR", default_value = "/", help_heading = HOW)]
     pub root: PathBuf,
 
     /// Option for apt: NAME=VALUE, as for apt-get --option; repeat for more
-    #[arg(long, value_name = "NAME=VALUE", help_heading = CHOICE)]
+    #[arg(long, value_name = "NAME=VALUE", help_heading = HOW)]
     pub aptopt: Vec<String>,
 
     /// Do not ask before additional changes
-    #[arg(long, short, help_heading = CHOICE)]
+    #[arg(long, short, help_heading = HOW)]
     pub yes: bool,
 
     /// Install even if services can start, which would then run without syncs
-    #[arg(long, help_heading = KEEP)]
+    #[arg(long, help_heading = HOW)]
     pub force: bool,
 
     /// Trust the certificates in this file in addition to the system's

@@ -15,7 +15,8 @@ pub(super) const KEEP: &str = "Keeping and deleting";
 /// Flags about trust, of several commands.
 #[derive(Debug, Args)]
 pub struct TrustArgs {
-    /// Verify signatures with this keyring; repeat for more (default: Signed-By, or Debian's keyring)
+    /// Verify signatures with this keyring; repeat for more (default: Signed-By, or the keyrings of
+    /// Debian and Ubuntu)
     #[arg(long, value_name = "FILE", help_heading = TRUST)]
     pub keyring: Vec<PathBuf>,
 

@@ -19,6 +19,9 @@ verified before it gets its name.
 Sources, targets, languages and compression are those of apt's configuration. Files have the names \
 and the layout that apt expects, and apt uses them as its own.";
 
+const KEYRING: &str = "Verify signatures with this keyring; repeat for more (default: Signed-By, or the keys that apt \
+trusts)";
+
 const EXAMPLES: &str = "\
 Examples:
   Refresh what apt on this machine uses:
@@ -32,6 +35,7 @@ Post-Invoke and Post-Invoke-Success.";
 /// `fullbore update`.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES, after_help = "Try --help for examples and all details.")]
+#[command(mut_arg("keyring", |keyring| keyring.help(KEYRING)))]
 pub struct UpdateArgs {
     /// Take the sources from this file or directory (deb822 .sources or one-line .list; default: apt's)
     #[arg(long, value_name = "FILE|DIR", help_heading = CHOICE)]
