@@ -109,7 +109,7 @@ impl<Q: Queue> Announcement<Q> {
     }
 
     /// The queue has lost its data: it is time to say it again.
-    pub fn is_lost(&mut self) {
+    pub fn forget(&mut self) {
         (self.revision, self.renewed) = (None, None);
     }
 

@@ -320,7 +320,7 @@ impl<Q: Queue> WorkerQueue<Q> {
         }
     }
 
-    /// Gives everything back, and reports for the last time.
+    /// Gives everything back, and reports. Requests that are still in progress are dropped; the worker may begin anew.
     pub async fn give_back(&mut self) {
         let steps = self.book.give_back(self.now());
         self.end(steps).await;
@@ -333,6 +333,9 @@ impl<Q: Queue> WorkerQueue<Q> {
     }
 
     async fn end(&mut self, steps: Vec<Step>) {
+        // They may be of a runtime that ends with a session of the worker.
+        self.requests = JoinSet::new();
+        self.is_pulling = false;
         perform(&self.queue, &self.run, &self.name, steps).await;
         let _ = self.queue.report(&self.run, &self.name, &Report::Stat(self.stat())).await;
     }
@@ -434,6 +437,20 @@ mod tests {
             worker.give_back().await;
             assert_eq!(queue.counts(&run()).await.unwrap(), Counts { waiting: 2, held: 0 });
             assert!(worker.is_idle());
+        });
+    }
+
+    #[test]
+    fn a_worker_begins_anew_when_the_runtime_of_its_requests_has_ended() {
+        let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (queue, outer) = (runtime().block_on(queue(&[9_000_000])), runtime());
+        let mut worker = worker(&queue);
+        let session = runtime();
+        session.block_on(async { worker.pull(false) });
+        drop(session);
+        outer.block_on(async {
+            worker.give_back().await;
+            assert_eq!(tasks(&mut worker).await.len(), 1);
         });
     }
 

@@ -119,7 +119,7 @@ pub async fn tend<Q: Queue>(
             Ok(()) => {}
             Err(QueueError::Missing(_)) => {
                 planner.is_open = false;
-                planner.announcement.is_lost();
+                planner.announcement.forget();
                 planner.watchdog.lost(now);
             }
             // The watchdog counts the time without an answer.

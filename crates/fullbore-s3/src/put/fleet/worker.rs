@@ -228,8 +228,7 @@ impl<Q: Queue> Station<Q> {
                     self.tasks.tick();
                 }
                 _ = report.tick() => self.tasks.report(),
-                // A closed channel is an order to end, too.
-                _ = over.wait_for(|over| *over), if ends_at.is_none() => ends_at = Some(Instant::now() + DRAIN_MAX),
+                () = told(&mut over), if ends_at.is_none() => ends_at = Some(Instant::now() + DRAIN_MAX),
             }
             match ends_at {
                 Some(end) => {
@@ -261,6 +260,11 @@ impl<Q: Queue> Station<Q> {
             }
         }
     }
+}
+
+/// Waits for the order to end. A closed channel is one, too.
+async fn told(over: &mut watch::Receiver<bool>) {
+    let _ = over.wait_for(|over| *over).await;
 }
 
 fn interval(every: Duration) -> Interval {
