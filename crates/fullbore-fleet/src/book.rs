@@ -199,6 +199,12 @@ impl Book {
         }
     }
 
+    /// Bytes have been sent, and it is not known of which task: all of them count as moved.
+    pub fn any_moved(&mut self, now: Duration) {
+        self.moved = now;
+        self.entries.values_mut().for_each(|entry| (entry.moved, entry.is_begun) = (now, true));
+    }
+
     /// The store has confirmed a file of a task, or had it already.
     pub fn stored(&mut self, now: Duration, number: TaskNumber, item: usize) -> Vec<Step> {
         self.moved(now, number);

@@ -43,12 +43,13 @@
 //! ```
 //!
 //! Decisions read no clock and do no I/O: [`pull`], [`budget`], [`book`], [`watchdog`]. Callers pass the time since
-//! their start. The queue is NATS JetStream (`nats`, behind the cargo feature of this name) or, for tests and
-//! simulations, [`memory`] under a virtual clock. Nothing here prints, reads the environment or opens a file of its
-//! own.
+//! their start. [`worker`] and [`announcement`] have the clock and make the requests. The queue is NATS JetStream
+//! (`nats`, behind the cargo feature of this name) or, for tests and simulations, [`memory`] under a virtual clock.
+//! Nothing here prints, reads the environment or opens a file of its own.
 
 #![forbid(unsafe_code)]
 
+pub mod announcement;
 pub mod book;
 pub mod budget;
 pub mod memory;
@@ -63,3 +64,4 @@ pub mod settings;
 pub mod shards;
 pub mod tasks;
 pub mod watchdog;
+pub mod worker;

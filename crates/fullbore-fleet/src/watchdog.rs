@@ -15,6 +15,10 @@ const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// Time without an answer of the queue after which the planner goes on without it. A restart takes seconds.
 const UNREACHABLE_MAX: Duration = Duration::from_secs(60);
 
+/// Time after the last publication for which an empty queue says nothing: a server counts a task a moment after it has
+/// taken it.
+const COUNTED_AFTER: Duration = Duration::from_millis(500);
+
 /// Rounds by the queue; then the planner fetches the rest itself. The second round is for lost tasks, and the third for
 /// bad luck; what is missing after it fails for a reason that a fourth would meet again.
 const ROUNDS_MAX: u32 = 3;
@@ -57,6 +61,8 @@ pub struct Watchdog {
     counts: Counts,
     has_counts: bool,
     all_published: bool,
+    /// When that was last so.
+    published: Duration,
     has_lost_data: bool,
 }
 
@@ -72,6 +78,7 @@ impl Watchdog {
             counts: Counts::default(),
             has_counts: false,
             all_published: false,
+            published: now,
             has_lost_data: false,
         }
     }
@@ -84,6 +91,7 @@ impl Watchdog {
     /// All tasks of the round are in the queue.
     pub fn all_published(&mut self, now: Duration) {
         self.all_published = true;
+        self.published = now;
         self.has_counts = false;
         self.answered = now;
     }
@@ -91,6 +99,9 @@ impl Watchdog {
     /// The queue has answered, with the tasks of the run.
     pub fn counted(&mut self, now: Duration, counts: Counts) {
         self.answered = now;
+        if self.all_published && counts == Counts::default() && now.saturating_sub(self.published) < COUNTED_AFTER {
+            return;
+        }
         self.counts = counts;
         self.has_counts = true;
     }
@@ -158,6 +169,16 @@ mod tests {
         watchdog.counted(4 * SECOND, Counts::default());
         assert_eq!(watchdog.watch(4 * SECOND), Watch::Look);
         assert_eq!(watchdog.looked(4 * SECOND, 0), Next::Publish);
+    }
+
+    #[test]
+    fn a_queue_that_counts_late_is_not_taken_for_a_drained_one() {
+        let mut watchdog = Watchdog::new(Duration::ZERO, 1);
+        watchdog.all_published(SECOND);
+        watchdog.counted(SECOND + COUNTED_AFTER / 2, Counts::default());
+        assert_eq!(watchdog.watch(SECOND + COUNTED_AFTER / 2), Watch::Wait);
+        watchdog.counted(SECOND + COUNTED_AFTER, Counts::default());
+        assert_eq!(watchdog.watch(SECOND + COUNTED_AFTER), Watch::Look);
     }
 
     /// F8

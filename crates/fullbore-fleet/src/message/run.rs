@@ -154,6 +154,10 @@ pub struct PutSource {
 /// Fields of objects in an announcement. There are five flags, and some metadata.
 const FIELDS_MAX: usize = 64;
 
+/// Bytes of these fields, names and values. S3 allows 2 KiB of metadata for an object, and the other fields are short. With
+/// them, an announcement is far below the size of a message.
+const FIELDS_BYTES_MAX: usize = 16 << 10;
+
 /// Longest path of a root: PATH_MAX of Linux.
 const ROOT_BYTES_MAX: usize = 4096;
 
@@ -178,7 +182,11 @@ impl PutSource {
             return refused("its directory is no absolute path");
         }
         if self.fields.len() > FIELDS_MAX {
-            return refused("too many fields");
+            return refused("their objects have more than 64 fields");
+        }
+        let bytes: usize = self.fields.iter().map(|(name, value)| name.len() + value.len()).sum();
+        if bytes > FIELDS_BYTES_MAX {
+            return refused("the fields of their objects have more than 16 KiB");
         }
         let is_metadata = |name: &str| {
             let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
@@ -429,6 +437,15 @@ mod tests {
             let hostile = run("/share", name, value);
             assert!(matches!(Run::parse(&hostile.to_bytes()), Err(MessageError::Source { .. })), "{name}");
         }
+        let fields = |count, bytes: usize| {
+            let value = "v".repeat(bytes);
+            let fields = (0..count).map(|number| (format!("x-amz-meta-{number}"), value.clone())).collect();
+            let put = Some(PutSource { fields, ..good.put.clone().unwrap() });
+            Run::parse(&Run { put, ..good.clone() }.to_bytes()).map(drop).map_err(|error| error.to_string())
+        };
+        assert_eq!((fields(64, 100), fields(8, 2000)), (Ok(()), Ok(())));
+        assert!(fields(65, 1).unwrap_err().contains("more than 64 fields"));
+        assert!(fields(9, 2000).unwrap_err().contains("more than 16 KiB"));
         // One with mirrors too would be of both kinds.
         let both = Run { hosts: vec![Url::parse("https://a/").unwrap()], ..good };
         assert!(Run::parse(&both.to_bytes()).is_err());

@@ -5,7 +5,6 @@
 //! planner looks there before it publishes, and fetches itself whatever is still missing. So a queue that is away, full
 //! or wiped, and workers that die, cost time and no file.
 
-mod announcement;
 mod attempts;
 mod budgets;
 pub mod connection;

@@ -15,7 +15,7 @@ use std::path::{Component, Path, PathBuf};
 
 use fullbore_engine::digest::Sha256;
 use fullbore_engine::run::CommandError;
-use fullbore_fleet::message::{Item, PutSource, Run, StorePlace};
+use fullbore_fleet::message::{Item, MessageError, PutSource, Run, StorePlace};
 use fullbore_fleet::names::{RunId, WorkerId};
 use fullbore_fleet::queue::Queue;
 use fullbore_wire::url::Url;
@@ -90,7 +90,14 @@ pub(super) fn announcement(settings: &PutSettings, machine: &str) -> Result<(Run
         put: Some(source),
     };
     // What workers would refuse is better refused here.
-    Run::parse(&run.to_bytes()).map_err(CommandError::usage)?;
+    match Run::parse(&run.to_bytes()) {
+        Ok(_) => {}
+        Err(error @ MessageError::Source { .. }) => {
+            return Err(CommandError::usage(error)
+                .hint("pass fewer or shorter attributes of objects, such as --metadata, or leave --queue out"));
+        }
+        Err(error) => return Err(CommandError::usage(error)),
+    }
     Ok((run, directory.clone()))
 }
 

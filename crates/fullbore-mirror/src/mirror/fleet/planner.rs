@@ -8,6 +8,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use fullbore_engine::run::error::ErrorKind;
+use fullbore_fleet::announcement::Announcement;
 use fullbore_fleet::message::{Fault, Item, Report, Run, Task};
 use fullbore_fleet::names::{LEASE_KEYS, parse_lease_key};
 use fullbore_fleet::queue::{Counts, Queue, QueueError};
@@ -18,7 +19,6 @@ use fullbore_s3::bucket::explain;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::announcement::Announcement;
 use super::judgement::Looks;
 use super::lanes::{Change, Lanes};
 
@@ -402,8 +402,8 @@ mod tests {
     use fullbore_fleet::message::Stat;
     use fullbore_fleet::names::{Class, RunId, WorkerId};
 
-    use super::super::announcement::Found;
     use super::*;
+    use fullbore_fleet::announcement::Found;
 
     const RUN: &[u8] =
         br#"{"v":1,"id":"9c1f","kind":"mirror","to":"s3://bucket/debian","hosts":["https://a/debian"],"round":1}"#;

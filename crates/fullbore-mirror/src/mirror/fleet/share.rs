@@ -12,6 +12,7 @@ use fullbore_engine::run::pace::{Counts as Paced, Pace};
 use fullbore_engine::run::report::FleetReport;
 use fullbore_engine::run::{Stop, interruption};
 use fullbore_engine::units;
+use fullbore_fleet::announcement::{Announcement, Found};
 use fullbore_fleet::message::{Budgets, Item, Run, StorePlace};
 use fullbore_fleet::names::{RunId, WorkerId};
 use fullbore_fleet::queue::Queue;
@@ -25,7 +26,6 @@ use fullbore_wire::run::NetworkSettings;
 use fullbore_wire::url::{Url, without_credentials};
 use tokio::sync::{mpsc, watch};
 
-use super::announcement::{Announcement, Found};
 use super::budgets::Connections;
 use super::connection::{self, Connection};
 use super::keys::{Card, Presence};

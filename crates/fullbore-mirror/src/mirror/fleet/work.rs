@@ -13,6 +13,7 @@ use fullbore_engine::run::events::{Event, Events};
 use fullbore_engine::run::report::{Report, Summary};
 use fullbore_engine::run::{Stop, report};
 use fullbore_engine::units;
+use fullbore_fleet::announcement::RUN_RENEW_EVERY;
 use fullbore_fleet::message::{Run, Scope};
 use fullbore_fleet::names::{RUN_KEYS, RunId, WorkerId};
 use fullbore_fleet::queue::{Queue, QueueError};
@@ -23,7 +24,6 @@ use fullbore_wire::run::{NetworkSettings, add_transfers};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 
-use super::announcement::RUN_RENEW_EVERY;
 use super::attempts::{Attempts, FailedRuns};
 use super::connection::{self, Connection};
 use super::keys::{Card, Presence};

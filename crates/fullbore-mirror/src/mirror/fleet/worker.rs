@@ -1,20 +1,20 @@
 //! A worker of one run: it pulls tasks, has their files fetched and stored, and tells the queue what is done.
 //!
-//! The decisions are those of [`Book`], [`pull`](fullbore_fleet::pull) and [`Slots`]; here are the clock and the
-//! requests. All requests to the queue are tasks of their own, so that a queue that does not answer holds up nothing:
-//! what is held is fetched and stored meanwhile.
+//! Tasks and their ends are the affair of [`WorkerQueue`], and connections that of [`Slots`]; here are files, leases and
+//! the store. All requests are tasks of their own, so that a queue that does not answer holds up nothing: what is held is
+//! fetched and stored meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use fullbore_engine::run::events::{Event, Events};
-use fullbore_fleet::book::{Begun, Book, Step, TaskNumber};
+use fullbore_fleet::book::{Begun, Book, TaskNumber};
 use fullbore_fleet::budget::{Activity, Slots};
-use fullbore_fleet::message::{HostCount, Item, Kind, Report, Run, Stat};
-use fullbore_fleet::names::{Class, WorkerId};
-use fullbore_fleet::pull::{RateMeter, demand};
-use fullbore_fleet::queue::{Delivery, Held, Queue, QueueError};
+use fullbore_fleet::message::{HostCount, Item, Kind, Run};
+use fullbore_fleet::names::WorkerId;
+use fullbore_fleet::queue::Queue;
+use fullbore_fleet::worker::{DRAIN_MAX, LAST_REQUESTS_MAX, Pulled, REPORT_EVERY, TICK, WorkerQueue};
 use fullbore_s3::WHOLE_BYTES_MAX;
 use fullbore_wire::fetch::Watch;
 use fullbore_wire::rate_limit::RateLimit;
@@ -27,18 +27,6 @@ use super::judgement::Clocks;
 use crate::mirror::work::feed::{Ended, Feed, Outcome, Outcomes};
 use crate::mirror::work::session::Seen;
 
-/// How often the worker looks at its clocks.
-const TICK: Duration = Duration::from_millis(200);
-
-/// How often it reports, and looks after its slots.
-const REPORT_EVERY: Duration = Duration::from_secs(1);
-
-/// Time for which a worker without a task waits in one request.
-const PULL_WAIT: Duration = Duration::from_secs(2);
-
-/// Time between two requests of a worker that has tasks.
-const PULL_EVERY: Duration = Duration::from_millis(300);
-
 /// Time without a task after which a worker gives its connections back, and time until it asks for them again.
 const IDLE_UNTIL_REST: Duration = Duration::from_secs(5);
 const REST: Duration = Duration::from_secs(10);
@@ -47,19 +35,13 @@ const REST: Duration = Duration::from_secs(10);
 const STORE_SILENCE: Duration = Duration::from_secs(5);
 const STORE_ANSWER: Duration = Duration::from_secs(5);
 
-/// Time that a worker has for what it holds when it is told to end.
-const DRAIN_MAX: Duration = Duration::from_secs(20);
-
-/// Time that requests in progress have at the end of a shift: above all acknowledgements of stored files.
-const LAST_REQUESTS_MAX: Duration = Duration::from_secs(2);
-
 /// Tasks that fail one after the other until the worker begins anew, with fresh connections to all mirrors.
 const FAILED_IN_A_ROW_MAX: u32 = 3;
 
 /// Why a worker refuses a large file.
 const NO_ROOM: &str = "no room in the worker's temporary directory: free some, or choose another one with --scratch";
 
-/// Time within which a reconnection is told to the book, which then asks the store first.
+/// Mirrors in a report.
 const HOSTS_REPORTED_MAX: usize = 256;
 
 /// What a worker is to do.
@@ -116,7 +98,6 @@ impl Events for Present {
 
 /// The answers to requests.
 enum Answer {
-    Pulled(Result<Vec<Held>, QueueError>),
     Told,
     Seen(u64, Result<Seen, String>),
     Slots(budgets::Answer),
@@ -135,17 +116,12 @@ pub struct Worker<Q> {
     queue: Q,
     run: Run,
     name: WorkerId,
-    began: Instant,
-    book: Book,
+    tasks: WorkerQueue<Q>,
     slots: Slots,
-    meter: RateMeter,
     /// What it has done.
     pub done: Done,
     clocks: Clocks,
     received: BTreeMap<String, (u64, u64)>,
-    /// Lines for the worker's user.
-    notes: mpsc::UnboundedSender<String>,
-    connections_seen: u64,
 }
 
 /// What a worker has of its session.
@@ -175,8 +151,6 @@ struct Shift<'w, Q> {
     jobs: JoinSet<Answer>,
     files: HashMap<u64, OnTheWay>,
     next_tag: u64,
-    is_pulling: bool,
-    next_pull: Instant,
     /// Since when it has no task and none came.
     idle_since: Option<Instant>,
     rests_until: Option<Instant>,
@@ -209,25 +183,18 @@ impl<Q: Queue> Worker<Q> {
             (host, budget)
         };
         let slots = Slots::new(&name, run.hosts.iter().map(budget));
-        let connections_seen = queue.connections();
+        let book = Book::new(name.clone(), patience).only(run.id.clone(), Kind::Fetch);
+        let warn = move |line| drop(notes.send(line));
         Worker {
-            book: Book::new(name.clone(), patience).only(run.id.clone(), Kind::Fetch),
+            tasks: WorkerQueue::new(queue.clone(), run.id.clone(), name.clone(), book, warn),
             queue,
             run,
             name,
-            began: Instant::now(),
             slots,
-            meter: RateMeter::default(),
             done: Done::default(),
             clocks: Clocks::default(),
             received: BTreeMap::new(),
-            notes,
-            connections_seen,
         }
-    }
-
-    fn now(&self) -> Duration {
-        self.began.elapsed()
     }
 
     /// Works in a session until it is told to end, or everything fails.
@@ -251,8 +218,6 @@ impl<Q: Queue> Worker<Q> {
             jobs: JoinSet::new(),
             files: HashMap::new(),
             next_tag: 0,
-            is_pulling: false,
-            next_pull: now,
             idle_since: None,
             rests_until: None,
             stored_at: now,
@@ -274,7 +239,12 @@ impl<Q: Queue> Worker<Q> {
                 Some(ended) = outcomes.recv() => shift.ended(ended),
                 Some(answer) = shift.jobs.join_next() => {
                     if let Ok(answer) = answer {
-                        shift.answered(answer, drain_until.is_some()).await;
+                        shift.answered(answer).await;
+                    }
+                }
+                pulled = shift.worker.tasks.pulled() => {
+                    if let Pulled::Tasks(begun) = pulled {
+                        shift.begin(begun).await;
                     }
                 }
                 _ = order.changed() => {}
@@ -285,8 +255,8 @@ impl<Q: Queue> Worker<Q> {
                 Order::End => return Why::Told,
                 Order::Drain => {
                     let until = *drain_until.get_or_insert_with(|| Instant::now() + DRAIN_MAX);
-                    let is_empty = shift.worker.book.load().tasks == 0 && !shift.is_pulling;
-                    if is_empty || Instant::now() >= until {
+                    shift.worker.tasks.drain();
+                    if shift.worker.tasks.is_idle() || Instant::now() >= until {
                         break Why::Told;
                     }
                 }
@@ -302,102 +272,50 @@ impl<Q: Queue> Worker<Q> {
 
     /// Gives back what it holds, and its slots.
     pub async fn give_back(&mut self) {
-        let steps = self.book.give_back(self.now());
-        self.end(steps).await;
+        self.tasks.give_back().await;
+        self.free_slots().await;
     }
 
     /// As [`Worker::give_back`], after a failure of its own: its tasks count as failed.
     pub async fn fail(&mut self, fault: &str) {
-        let steps = self.book.fail_all(self.now(), fault);
-        self.end(steps).await;
+        self.tasks.fail(fault).await;
+        self.free_slots().await;
     }
 
-    async fn end(&mut self, steps: Vec<Step>) {
-        for step in steps {
-            let _ = tell(&self.queue, &self.run, &self.name, step).await;
-        }
+    async fn free_slots(&mut self) {
         for step in self.slots.free_all() {
             if let fullbore_fleet::budget::Step::Free { host, number, revision } = step {
                 let _ = self.queue.remove(&fullbore_fleet::names::lease_key(&host, number), revision).await;
             }
         }
-        let _ = self.queue.report(&self.run.id, &self.name, &Report::Stat(self.stat())).await;
-    }
-
-    fn stat(&self) -> Stat {
-        let load = self.book.load();
-        let mut stat = Stat::new(self.name.clone());
-        stat.done = self.done.stored;
-        stat.held = (load.tasks as u64, load.bytes);
-        let hosts = self.received.iter().take(HOSTS_REPORTED_MAX);
-        stat.hosts = hosts.map(|(host, (bytes, faults))| HostCount(host.clone(), *bytes, *faults)).collect();
-        stat.clocks = self.clocks.in_ms();
-        stat
-    }
-}
-
-/// Takes a step of the book.
-async fn tell<Q: Queue>(queue: &Q, run: &Run, worker: &WorkerId, step: Step) -> Result<(), QueueError> {
-    match step {
-        Step::Extend(delivery) => queue.extend(&delivery).await,
-        Step::Acknowledge(delivery) => queue.acknowledge(&delivery).await,
-        Step::GiveBack(delivery, delay) => queue.give_back(&delivery, delay).await,
-        Step::Discard(delivery) => queue.discard(&delivery).await,
-        Step::Report(fault) => queue.report(&run.id, worker, &Report::Fault(fault)).await,
-        Step::Warn(_) => Ok(()),
     }
 }
 
 impl<Q: Queue> Shift<'_, Q> {
-    fn tell(&mut self, steps: Vec<Step>) {
-        for step in steps {
-            if let Step::Warn(line) = step {
-                let _ = self.worker.notes.send(line);
-                continue;
-            }
-            let (queue, run, name) = (self.worker.queue.clone(), self.worker.run.clone(), self.worker.name.clone());
-            // The planner may end with the last acknowledgement, so it hears of the work before that.
-            let is_last = matches!(step, Step::Acknowledge(_)) && self.worker.book.load().tasks == 0;
-            let stat = is_last.then(|| Report::Stat(self.worker.stat()));
-            self.jobs.spawn(async move {
-                if let Some(stat) = stat {
-                    let _ = queue.report(&run.id, &name, &stat).await;
-                }
-                // What does not get through costs time: the task comes again.
-                let _ = tell(&queue, &run, &name, step).await;
-                Answer::Told
-            });
-        }
-    }
-
     fn ended(&mut self, Ended { tag, outcome }: Ended) {
         let Some(OnTheWay { task, place, item }) = self.files.remove(&tag) else { return };
-        let now = self.worker.now();
-        let steps = match outcome {
+        match outcome {
             Outcome::Stored => {
-                self.worker.done.stored.0 += 1;
-                self.worker.done.stored.1 += item.size;
-                self.worker.meter.count(now, item.size);
                 self.is_good();
-                self.worker.book.stored(now, task, place)
+                self.worker.tasks.stored(task, place, (1, item.size));
+                self.worker.done.stored = self.worker.tasks.done;
             }
             Outcome::Present => {
                 self.worker.done.present.0 += 1;
                 self.worker.done.present.1 += item.size;
                 self.is_good();
-                self.worker.book.stored(now, task, place)
+                self.worker.tasks.present(task, place);
             }
             Outcome::GivenUp(refusal) => {
                 self.failed_in_a_row += u32::from(!refusal.is_lost);
                 self.note_failed(&item.path, &refusal.reason);
                 let host = refusal.faults.first().map(|(host, _)| host.clone());
                 match refusal.is_lost {
-                    true => self.worker.book.lost(now, task, place, &refusal.reason),
-                    false => self.worker.book.failed(now, task, place, host, &refusal.reason),
+                    true => self.worker.tasks.lost(task, place, &refusal.reason),
+                    false => self.worker.tasks.failed(task, place, host, &refusal.reason),
                 }
             }
-        };
-        self.tell(steps);
+        }
     }
 
     fn is_good(&mut self) {
@@ -413,51 +331,22 @@ impl<Q: Queue> Shift<'_, Q> {
 
     /// Waits for requests in progress, and takes nothing more.
     async fn finish(&mut self) {
-        let until = Instant::now() + LAST_REQUESTS_MAX;
-        while let Ok(Some(answer)) = tokio::time::timeout_at(until, self.jobs.join_next()).await {
-            match answer {
-                Ok(Answer::Pulled(Ok(held))) => held.into_iter().for_each(|held| self.refuse(held.delivery)),
-                // What was leased is to be freed.
-                Ok(Answer::Slots(answer)) => {
-                    let now = self.worker.now();
-                    budgets::apply(&mut self.worker.slots, now, answer);
+        let slots = async {
+            while let Some(answer) = self.jobs.join_next().await {
+                if let Ok(Answer::Slots(answer)) = answer {
+                    // What was leased is to be freed.
+                    budgets::apply(&mut self.worker.slots, self.worker.tasks.now(), answer);
                 }
-                _ => {}
             }
-        }
+        };
+        let _ = tokio::time::timeout(LAST_REQUESTS_MAX, slots).await;
+        self.worker.tasks.finish().await;
     }
 
-    async fn answered(&mut self, answer: Answer, is_draining: bool) {
-        let now = self.worker.now();
+    async fn answered(&mut self, answer: Answer) {
+        let now = self.worker.tasks.now();
         match answer {
             Answer::Told => {}
-            Answer::Pulled(pulled) => {
-                self.is_pulling = false;
-                self.next_pull = Instant::now() + PULL_EVERY;
-                match pulled {
-                    Ok(held) if held.is_empty() => {
-                        if self.worker.book.load().tasks == 0 {
-                            self.next_pull = Instant::now();
-                        }
-                    }
-                    Ok(held) => {
-                        (self.idle_since, self.rests_until) = (None, None);
-                        self.next_pull = Instant::now();
-                        self.worker.meter.begin(now);
-                        for held in held {
-                            match is_draining {
-                                true => self.refuse(held.delivery),
-                                false => self.take(held).await,
-                            }
-                        }
-                    }
-                    Err(_) => {
-                        // What comes after a failure may have been delivered to others before.
-                        self.worker.book.reconnected(now);
-                        self.next_pull = Instant::now() + Duration::from_secs(1);
-                    }
-                }
-            }
             Answer::Seen(tag, seen) => self.seen(tag, seen).await,
             Answer::Slots(answer) => {
                 if let budgets::Answer::Listed { live, .. } = &answer {
@@ -488,22 +377,21 @@ impl<Q: Queue> Shift<'_, Q> {
         }
     }
 
-    fn refuse(&mut self, delivery: Delivery) {
-        self.tell(vec![Step::GiveBack(delivery, Duration::ZERO)]);
+    /// Begins tasks.
+    async fn begin(&mut self, begun: Vec<Begun>) {
+        (self.idle_since, self.rests_until) = (None, None);
+        for begun in begun {
+            self.begin_one(begun).await;
+        }
     }
 
-    async fn take(&mut self, held: Held) {
-        let now = self.worker.now();
-        let (begun, steps) = self.worker.book.take(now, held);
-        self.tell(steps);
-        let Some(Begun { number, items, asks_store }) = begun else { return };
+    async fn begin_one(&mut self, Begun { number, items, asks_store, .. }: Begun) {
         let mut fetched = Vec::with_capacity(items.len());
         for (place, item) in items.into_iter().enumerate() {
             // Smaller files are in memory.
             if item.size > WHOLE_BYTES_MAX && !(self.session.has_room)(item.size) {
                 self.note_failed(&item.path, NO_ROOM);
-                let steps = self.worker.book.failed(now, number, place, None, NO_ROOM);
-                self.tell(steps);
+                self.worker.tasks.failed(number, place, None, NO_ROOM);
                 continue;
             }
             let tag = self.next_tag;
@@ -540,28 +428,21 @@ impl<Q: Queue> Shift<'_, Q> {
         };
         let Some(OnTheWay { task, place, item }) = self.files.remove(&tag) else { return };
         self.note_failed(&item.path, &fault);
-        let now = self.worker.now();
-        let steps = self.worker.book.failed(now, task, place, None, &fault);
-        self.tell(steps);
+        self.worker.tasks.failed(task, place, None, &fault);
     }
 
     fn tick(&mut self) {
-        let now = self.worker.now();
+        let now = self.worker.tasks.now();
         for tag in self.feed.take_moved() {
             if let Some(file) = self.files.get(&tag) {
-                self.worker.book.moved(now, file.task);
+                self.worker.tasks.moved(file.task);
             }
         }
-        let connections = self.worker.queue.connections();
-        if connections > self.worker.connections_seen {
-            self.worker.connections_seen = connections;
-            self.worker.book.reconnected(now);
-        }
-        let steps = self.worker.book.tick(now);
-        self.tell(steps);
+        self.worker.tasks.tick();
         let elapsed = self.last_tick.elapsed();
         self.last_tick = Instant::now();
         self.count_time(now, elapsed);
+        self.worker.tasks.clocks = self.worker.clocks.in_ms();
         if self.last_slots.elapsed() >= REPORT_EVERY {
             self.look_after_slots();
             self.ask_store();
@@ -570,18 +451,13 @@ impl<Q: Queue> Shift<'_, Q> {
             self.last_report = Instant::now();
             self.is_slow_store = (self.session.store_limits)();
             self.count_hosts();
-            let (queue, run, name) = (self.worker.queue.clone(), self.worker.run.id.clone(), self.worker.name.clone());
-            let stat = Report::Stat(self.worker.stat());
-            self.jobs.spawn(async move {
-                let _ = queue.report(&run, &name, &stat).await;
-                Answer::Told
-            });
+            self.worker.tasks.report();
         }
     }
 
     /// Counts what this time went into.
     fn count_time(&mut self, now: Duration, elapsed: Duration) {
-        let has_tasks = self.worker.book.load().tasks > 0;
+        let has_tasks = self.worker.tasks.load().tasks > 0;
         let is_connected = self.worker.slots.allowed_in_all(now) > 0;
         let present = self.session.present.now();
         let clocks = &mut self.worker.clocks;
@@ -606,6 +482,9 @@ impl<Q: Queue> Shift<'_, Q> {
             let seen = (host.totals.received_bytes, host.totals.faults + host.totals.missing);
             self.worker.received.insert(name.clone(), seen);
         }
+        let counts = self.worker.received.iter().take(HOSTS_REPORTED_MAX);
+        self.worker.tasks.hosts =
+            counts.map(|(host, (bytes, faults))| HostCount(host.clone(), *bytes, *faults)).collect();
         let pauses = self.session.watch.to_avoid();
         for (name, pause) in self.session.names.iter().zip(pauses) {
             match pause {
@@ -624,7 +503,7 @@ impl<Q: Queue> Shift<'_, Q> {
 
     fn look_after_slots(&mut self) {
         self.last_slots = Instant::now();
-        let now = self.worker.now();
+        let now = self.worker.tasks.now();
         let activity = match self.rests_until {
             Some(until) if Instant::now() < until => Activity::Nothing,
             // A slot that is lost closes its connection after the answer in progress, so nothing is fetched twice.
@@ -647,7 +526,7 @@ impl<Q: Queue> Shift<'_, Q> {
 
     /// Asks the store whether it is there, if it has confirmed nothing for a while: nothing is pulled while it is away.
     fn ask_store(&mut self) {
-        let has_tasks = self.worker.book.load().tasks > 0;
+        let has_tasks = self.worker.tasks.load().tasks > 0;
         if !has_tasks && !self.is_store_away {
             self.stored_at = Instant::now();
         }
@@ -667,48 +546,17 @@ impl<Q: Queue> Shift<'_, Q> {
     }
 
     fn pull(&mut self) {
-        let now = self.worker.now();
-        let mut load = self.worker.book.load();
-        load.rate_bytes_per_s = self.worker.meter.bytes_per_s(now);
-        load.is_paused = self.is_store_away || self.worker.slots.allowed_in_all(now) == 0;
-        if load.tasks > 0 {
+        let now = self.worker.tasks.now();
+        let is_paused = self.is_store_away || self.worker.slots.allowed_in_all(now) == 0;
+        if self.worker.tasks.load().tasks > 0 {
             self.idle_since = None;
-        } else if !load.is_paused {
+        } else if !is_paused {
             let since = *self.idle_since.get_or_insert_with(Instant::now);
             if since.elapsed() >= IDLE_UNTIL_REST {
                 self.idle_since = None;
                 self.rests_until = Some(Instant::now() + REST);
             }
         }
-        if self.is_pulling || Instant::now() < self.next_pull {
-            return;
-        }
-        let wanted = demand(&load);
-        if wanted.tasks + wanted.xl_tasks == 0 {
-            return;
-        }
-        self.is_pulling = true;
-        let wait = if load.tasks == 0 { PULL_WAIT } else { Duration::ZERO };
-        let (queue, run) = (self.worker.queue.clone(), self.worker.run.id.clone());
-        self.jobs.spawn(async move {
-            let mut held = match wanted.xl_tasks {
-                0 => Vec::new(),
-                most => match queue.pull(&run, Class::Xl, most, Duration::ZERO).await {
-                    Ok(held) => held,
-                    Err(error) => return Answer::Pulled(Err(error)),
-                },
-            };
-            let most = wanted.tasks.saturating_sub(held.len());
-            if most > 0 {
-                let wait = if held.is_empty() { wait } else { Duration::ZERO };
-                match queue.pull(&run, Class::Large, most, wait).await {
-                    Ok(more) => held.extend(more),
-                    // What has come is ours all the same.
-                    Err(error) if held.is_empty() => return Answer::Pulled(Err(error)),
-                    Err(_) => {}
-                }
-            }
-            Answer::Pulled(Ok(held))
-        });
+        self.worker.tasks.pull(is_paused);
     }
 }

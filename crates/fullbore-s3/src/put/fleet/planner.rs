@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
+use fullbore_fleet::announcement::Announcement;
 use fullbore_fleet::message::{Item, Kind, Report, Run, Task};
-use fullbore_fleet::names::{RUN_KEYS, WorkerId, run_key};
+use fullbore_fleet::names::WorkerId;
 use fullbore_fleet::queue::{Queue, QueueError};
 use fullbore_fleet::tasks;
 use fullbore_fleet::watchdog::{Next, Watch, Watchdog};
@@ -21,7 +21,6 @@ const STEP: Duration = Duration::from_millis(250);
 
 /// Life of the announcement. Workers end their work for a planner that does not renew it.
 const ANNOUNCED: Duration = Duration::from_secs(60);
-const ANNOUNCE_EVERY: Duration = Duration::from_secs(10);
 
 /// Rounds that a turn of `--last` may have, so that ids of tasks of two turns differ.
 const ROUNDS: u32 = 10;
@@ -89,6 +88,7 @@ pub async fn tend<Q: Queue>(
     tell: Sender<News>,
 ) {
     let begun = Instant::now();
+    let announcement = Announcement::new(queue.clone(), &run, ANNOUNCED);
     let mut planner = Planner {
         queue,
         run,
@@ -99,8 +99,7 @@ pub async fn tend<Q: Queue>(
         unpublished: Vec::new(),
         reports: None,
         is_open: false,
-        revision: None,
-        announced: None,
+        announcement,
         done: HashMap::new(),
         faulty: HashSet::new(),
         has_new_faults: false,
@@ -120,6 +119,7 @@ pub async fn tend<Q: Queue>(
             Ok(()) => {}
             Err(QueueError::Missing(_)) => {
                 planner.is_open = false;
+                planner.announcement.forget();
                 planner.watchdog.lost(now);
             }
             // The watchdog counts the time without an answer.
@@ -185,12 +185,7 @@ fn is_final(error: &CallError) -> bool {
 
 /// Ends a run: its tasks go, and workers stop their work for it.
 pub async fn finish<Q: Queue>(queue: &Q, run: &Run) {
-    let key = run_key(&run.id);
-    if let Ok(entries) = queue.list(RUN_KEYS).await {
-        for entry in entries.into_iter().filter(|entry| entry.key == key) {
-            let _ = queue.remove(&key, entry.revision).await;
-        }
-    }
+    Announcement::new(queue.clone(), run, ANNOUNCED).end().await;
     if let Err(error) = queue.close(&run.id).await {
         tracing::info!(%error, "the queue keeps what it has of the run for its own time");
     }
@@ -207,8 +202,7 @@ struct Planner<'a, Q> {
     unpublished: Vec<Task>,
     reports: Option<mpsc::Receiver<Report>>,
     is_open: bool,
-    revision: Option<u64>,
-    announced: Option<Duration>,
+    announcement: Announcement<Q>,
     /// Files and bytes that each worker says it has stored.
     done: HashMap<WorkerId, (u64, u64)>,
     /// Paths that a worker could not store.
@@ -238,11 +232,10 @@ impl<Q: Queue> Planner<'_, Q> {
         if !self.is_open {
             self.queue.open(&self.run.id).await?;
             self.reports = Some(self.queue.reports(&self.run.id).await?);
-            (self.is_open, self.announced, self.revision) = (true, None, None);
+            self.is_open = true;
         }
-        if self.announced.is_none_or(|last| now.saturating_sub(last) >= ANNOUNCE_EVERY) {
-            self.announce().await?;
-            self.announced = Some(now);
+        if self.announcement.is_due() {
+            self.announcement.say(&self.run).await?;
         }
         if *purges {
             self.queue.purge(&self.run.id).await?;
@@ -258,24 +251,6 @@ impl<Q: Queue> Planner<'_, Q> {
         self.hear(now);
         let counts = self.queue.counts(&self.run.id).await?;
         self.watchdog.counted(now, counts);
-        Ok(())
-    }
-
-    /// Makes or renews the key of the run. A planner that was started again finds its own.
-    async fn announce(&mut self) -> Result<(), QueueError> {
-        let (key, value) = (run_key(&self.run.id), Bytes::from(self.run.to_bytes()));
-        if let Some(revision) = self.revision {
-            self.revision = self.queue.renew(&key, value.clone(), revision, ANNOUNCED).await?;
-        }
-        if self.revision.is_none() {
-            self.revision = self.queue.create(&key, value.clone(), ANNOUNCED).await?;
-        }
-        if self.revision.is_none() {
-            let entries = self.queue.list(RUN_KEYS).await?;
-            if let Some(entry) = entries.iter().find(|entry| entry.key == key) {
-                self.revision = self.queue.renew(&key, value, entry.revision, ANNOUNCED).await?;
-            }
-        }
         Ok(())
     }
 

@@ -3,20 +3,21 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fullbore_engine::run::{CommandError, ErrorKind};
 use fullbore_engine::stage::Ledger;
 use fullbore_engine::tree::found::Root;
 use fullbore_engine::window::Window;
-use fullbore_fleet::book::{Begun, Book, Step, TaskNumber};
-use fullbore_fleet::message::{Item, Kind, PutSource, Report, Run, Stat};
-use fullbore_fleet::names::{Class, RunId, WorkerId};
-use fullbore_fleet::pull::{self, Load, RateMeter};
-use fullbore_fleet::queue::{Held, Queue, QueueError};
+use fullbore_fleet::book::{Begun, Book, TaskNumber};
+use fullbore_fleet::message::{Item, Kind, PutSource, Run};
+use fullbore_fleet::names::{RunId, WorkerId};
+use fullbore_fleet::queue::Queue;
+use fullbore_fleet::worker::{DRAIN_MAX, Pulled, REPORT_EVERY, TICK, WorkerQueue};
 use fullbore_wire::rate_limit::RateLimits;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use super::super::fields;
 use super::super::known::Known;
@@ -30,21 +31,6 @@ use crate::bucket::{self, BucketSettings};
 use crate::key;
 use crate::upload::Uploader;
 use crate::work::Work;
-
-/// Time that a worker who is told to end gives to the tasks that it has.
-const GRACE: Duration = Duration::from_secs(20);
-
-/// Between two looks at the clock, and two reports.
-const TICK: Duration = Duration::from_secs(1);
-
-/// For how long a request for tasks waits for the first one.
-const PULL_WAIT: Duration = Duration::from_secs(1);
-
-/// Pause after an answer without tasks.
-const EMPTY_PAUSE: Duration = Duration::from_millis(100);
-
-/// Pause after a queue or store that did not answer.
-const PAUSE: Duration = Duration::from_secs(5);
 
 /// A worker's own settings.
 #[derive(Debug, Clone)]
@@ -99,11 +85,10 @@ pub async fn serve<Q: Queue>(
         Uploader { work: Arc::new(Work::new(&ledger)), ..Uploader::new(client.clone(), window, &settings.spool) };
     let sending = |known| Arc::new(sending_of(source, &uploader, known, stopped.clone()));
     let bench = Bench::open(&to, &beneath, run, sending(Known::overwrite()), sending(Known::default()))?;
-    let mut station = Station::new(queue, run.id.clone(), worker, bench);
-    station.work(over).await;
+    let served = Station::new(queue, run.id.clone(), worker, bench).work(over).await;
     // Uploads that are still on their way are given up.
     stop.send_replace(true);
-    Ok(station.served)
+    Ok(served)
 }
 
 /// The means of sending, as the announcement has them.
@@ -190,6 +175,11 @@ impl Bench {
         }
     }
 
+    /// Whether the store refuses what any file would need.
+    fn is_refused(&self) -> bool {
+        *self.direct.over.borrow() || *self.asking.over.borrow()
+    }
+
     fn sent_bytes(&self) -> u64 {
         self.direct.client.reading().sent_bytes
     }
@@ -205,182 +195,80 @@ struct Ended {
 
 /// A worker at its work.
 pub struct Station<Q> {
-    queue: Q,
-    run: RunId,
-    worker: WorkerId,
+    tasks: WorkerQueue<Q>,
     bench: Bench,
-    book: Book,
-    meter: RateMeter,
-    begun: Instant,
-    /// Tasks whose files are being stored.
-    under_way: Vec<TaskNumber>,
-    paused_until: Duration,
-    /// What was stored.
-    pub served: Served,
 }
-
-type Pulled = Result<Vec<Held>, QueueError>;
 
 impl<Q: Queue> Station<Q> {
     /// A worker that holds nothing.
     pub fn new(queue: Q, run: RunId, worker: WorkerId, bench: Bench) -> Station<Q> {
-        Station {
-            queue,
-            book: Book::new(worker.clone(), crate::client::TRY_FOR).only(run.clone(), Kind::Put),
-            run,
-            worker,
-            bench,
-            meter: RateMeter::default(),
-            begun: Instant::now(),
-            under_way: Vec::new(),
-            paused_until: Duration::ZERO,
-            served: Served::default(),
-        }
+        let book = Book::new(worker.clone(), crate::client::TRY_FOR).only(run.clone(), Kind::Put);
+        Station { tasks: WorkerQueue::new(queue, run, worker, book, |line| tracing::warn!("{line}")), bench }
     }
 
-    fn now(&self) -> Duration {
-        self.begun.elapsed()
-    }
-
-    /// Works until `over`, or until the run is gone; then finishes for a while what it has.
-    pub async fn work(&mut self, mut over: watch::Receiver<bool>) {
+    /// Works until `over`, or until the run is gone; then finishes for a while what it has. Gives what it has stored.
+    pub async fn work(mut self, mut over: watch::Receiver<bool>) -> Served {
         let (tell, mut ended) = mpsc::unbounded_channel();
-        let mut tick = tokio::time::interval(TICK);
-        let mut pulling: Option<tokio::task::JoinHandle<Pulled>> = None;
+        let (mut tick, mut report) = (interval(TICK), interval(REPORT_EVERY));
         let mut sent_bytes = self.bench.sent_bytes();
         let mut ends_at = None;
         loop {
-            let is_over = ends_at.is_some() || *over.borrow();
-            if is_over && ends_at.is_none() {
-                ends_at = Some(self.now() + GRACE);
-            }
-            if ends_at.is_some_and(|end| self.book.load().tasks == 0 || self.now() >= end) {
-                break;
-            }
-            if pulling.is_none() && !is_over {
-                pulling = self.pull();
-            }
-            let has_pulled = async {
-                match &mut pulling {
-                    Some(pulling) => pulling.await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
-                Some(ended) = ended.recv() => self.ended(ended).await,
-                pulled = has_pulled => {
-                    pulling = None;
-                    match pulled {
-                        // A queue may answer at once, and would be asked again and again.
-                        Ok(Ok(held)) if held.is_empty() => self.paused_until = self.now() + EMPTY_PAUSE,
-                        Ok(Ok(held)) => self.take(held, &tell).await,
-                        Ok(Err(QueueError::Missing(_))) => ends_at = Some(self.now() + GRACE),
-                        // Tasks may have been delivered to others meanwhile.
-                        _ => {
-                            self.book.reconnected(self.now());
-                            self.paused_until = self.now() + PAUSE;
-                        }
-                    }
-                }
+                Some(ended) = ended.recv() => self.ended(ended),
+                pulled = self.tasks.pulled() => match pulled {
+                    Pulled::Tasks(begun) => begun.into_iter().for_each(|begun| self.begin(begun, &tell)),
+                    Pulled::Gone => ends_at = ends_at.or(Some(Instant::now() + DRAIN_MAX)),
+                    Pulled::Nothing | Pulled::Failed => {}
+                },
                 _ = tick.tick() => {
                     let sent = self.bench.sent_bytes();
                     if std::mem::replace(&mut sent_bytes, sent) != sent {
-                        let now = self.now();
-                        self.under_way.iter().for_each(|task| self.book.moved(now, *task));
+                        self.tasks.any_moved();
                     }
-                    let steps = self.book.tick(self.now());
-                    self.perform(steps).await;
-                    self.report().await;
+                    self.tasks.tick();
                 }
-                changed = over.changed(), if ends_at.is_none() => {
-                    if changed.is_err() {
-                        ends_at = Some(self.now() + GRACE);
+                _ = report.tick() => self.tasks.report(),
+                () = told(&mut over), if ends_at.is_none() => ends_at = Some(Instant::now() + DRAIN_MAX),
+            }
+            match ends_at {
+                Some(end) => {
+                    self.tasks.drain();
+                    if self.tasks.is_idle() || Instant::now() >= end {
+                        break;
                     }
                 }
+                None => self.tasks.pull(self.bench.is_refused()),
             }
         }
-        let steps = self.book.give_back(self.now());
-        self.perform(steps).await;
-        self.report().await;
+        self.tasks.finish().await;
+        self.tasks.give_back().await;
+        let (files, bytes) = self.tasks.done;
+        Served { files, bytes }
     }
 
-    /// Asks for tasks, if the worker may have more.
-    fn pull(&self) -> Option<tokio::task::JoinHandle<Pulled>> {
-        let is_refused = *self.bench.direct.over.borrow() || *self.bench.asking.over.borrow();
-        let is_paused = is_refused || self.now() < self.paused_until;
-        let load = Load { is_paused, rate_bytes_per_s: self.meter.clone().bytes_per_s(self.now()), ..self.book.load() };
-        let demand = pull::demand(&load);
-        if demand.tasks == 0 && demand.xl_tasks == 0 {
-            return None;
-        }
-        let (queue, run) = (self.queue.clone(), self.run.clone());
-        Some(tokio::spawn(async move {
-            if demand.xl_tasks > 0 {
-                let held = queue.pull(&run, Class::Xl, demand.xl_tasks, Duration::ZERO).await?;
-                if !held.is_empty() {
-                    return Ok(held);
-                }
-            }
-            queue.pull(&run, Class::Large, demand.tasks, PULL_WAIT).await
-        }))
+    fn begin(&self, begun: Begun, tell: &mpsc::UnboundedSender<Ended>) {
+        let (bench, tell) = (self.bench.clone(), tell.clone());
+        tokio::task::spawn_blocking(move || bench.store(&begun, &tell));
     }
 
-    async fn take(&mut self, held: Vec<Held>, tell: &mpsc::UnboundedSender<Ended>) {
-        let now = self.now();
-        self.meter.begin(now);
-        for held in held {
-            let (begun, steps) = self.book.take(now, held);
-            self.perform(steps).await;
-            let Some(begun) = begun else { continue };
-            self.under_way.push(begun.number);
-            let (bench, tell) = (self.bench.clone(), tell.clone());
-            tokio::task::spawn_blocking(move || bench.store(&begun, &tell));
-        }
-    }
-
-    async fn ended(&mut self, Ended { task, item, size, fault }: Ended) {
-        let now = self.now();
-        let steps = match fault {
-            None => {
-                self.served.files += 1;
-                self.served.bytes += size;
-                self.meter.count(now, size);
-                self.book.stored(now, task, item)
-            }
-            Some(fault) => self.book.failed(now, task, item, None, &fault),
-        };
-        self.perform(steps).await;
-    }
-
-    /// A request that fails has the same end as a lost one: the task comes again, and its files are found in the store.
-    async fn perform(&mut self, steps: Vec<Step>) {
-        for step in steps {
-            let result = match &step {
-                Step::Extend(delivery) => self.queue.extend(delivery).await,
-                Step::Acknowledge(delivery) => self.queue.acknowledge(delivery).await,
-                Step::GiveBack(delivery, delay) => self.queue.give_back(delivery, *delay).await,
-                Step::Discard(delivery) => self.queue.discard(delivery).await,
-                Step::Report(fault) => {
-                    tracing::warn!(path = fault.path, fault = fault.fault, "a file was not stored");
-                    self.queue.report(&self.run, &self.worker, &Report::Fault(fault.clone())).await
-                }
-                Step::Warn(line) => {
-                    tracing::warn!("{line}");
-                    Ok(())
-                }
-            };
-            if let Err(error) = result {
-                tracing::info!(%error, "the queue does not take what the worker says");
+    fn ended(&mut self, Ended { task, item, size, fault }: Ended) {
+        match fault {
+            None => self.tasks.stored(task, item, (1, size)),
+            Some(fault) => {
+                tracing::warn!(fault, "a file was not stored");
+                self.tasks.failed(task, item, None, &fault);
             }
         }
     }
+}
 
-    async fn report(&self) {
-        let mut stat = Stat::new(self.worker.clone());
-        stat.done = (self.served.files, self.served.bytes);
-        let load = self.book.load();
-        stat.held = (load.tasks as u64, load.bytes);
-        // Progress for people; it may be lost.
-        let _ = self.queue.report(&self.run, &self.worker, &Report::Stat(stat)).await;
-    }
+/// Waits for the order to end. A closed channel is one, too.
+async fn told(over: &mut watch::Receiver<bool>) {
+    let _ = over.wait_for(|over| *over).await;
+}
+
+fn interval(every: Duration) -> Interval {
+    let mut interval = tokio::time::interval(every);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    interval
 }

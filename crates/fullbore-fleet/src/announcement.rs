@@ -1,17 +1,18 @@
 //! The announcement of a run in the queue: a key that its planner renews.
 //!
-//! It outlives a killed planner until the lock of the mirror is over, so that workers wait for the next planner, which
-//! goes on with the same run: a run's name is made from what is to be mirrored.
+//! It outlives a killed planner, so that workers wait for the next planner, which goes on with the same run: a run's name
+//! is made from what is to be stored.
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use fullbore_fleet::message::Run;
-use fullbore_fleet::names::run_key;
-use fullbore_fleet::queue::{Entry, Queue, QueueError};
 use tokio::time::Instant;
 
-/// Time to live: the lock of a killed planner lasts for two minutes, and whoever starts it again needs some time, too.
+use crate::message::Run;
+use crate::names::{RUN_KEYS, run_key};
+use crate::queue::{Entry, Queue, QueueError};
+
+/// Time to live for a mirror: the lock of a killed planner lasts for two minutes, and whoever starts it again needs some time, too.
 pub const RUN_TTL: Duration = Duration::from_secs(300);
 
 /// Time between two renewals. Workers that end with the last run wait for three of them.
@@ -38,17 +39,23 @@ pub enum Found {
 pub struct Announcement<Q> {
     queue: Q,
     key: String,
+    ttl: Duration,
     revision: Option<u64>,
     renewed: Option<Instant>,
 }
 
 impl<Q: Queue> Announcement<Q> {
+    /// Not said yet. It lives for `ttl` after each renewal.
+    pub fn new(queue: Q, run: &Run, ttl: Duration) -> Announcement<Q> {
+        Announcement { queue, key: run_key(&run.id), ttl, revision: None, renewed: None }
+    }
+
     /// Finds out what the queue has of this run. `has_lock` says that nobody else can be its planner.
     ///
     /// # Errors
     /// A queue that does not answer, or refuses.
     pub async fn find(queue: Q, run: &Run, has_lock: bool) -> Result<(Announcement<Q>, Found), QueueError> {
-        let mut announcement = Announcement { queue, key: run_key(&run.id), revision: None, renewed: None };
+        let mut announcement = Announcement::new(queue, run, RUN_TTL);
         let Some(entry) = announcement.entry().await? else { return Ok((announcement, Found::Nothing)) };
         if !has_lock {
             let began = Instant::now();
@@ -65,7 +72,7 @@ impl<Q: Queue> Announcement<Q> {
     }
 
     async fn entry(&self) -> Result<Option<Entry>, QueueError> {
-        let entries = self.queue.list(fullbore_fleet::names::RUN_KEYS).await;
+        let entries = self.queue.list(RUN_KEYS).await;
         match entries {
             Ok(entries) => Ok(entries.into_iter().find(|entry| entry.key == self.key)),
             // Nobody has used this queue yet.
@@ -84,26 +91,35 @@ impl<Q: Queue> Announcement<Q> {
     /// # Errors
     /// A queue that does not answer, or refuses.
     pub async fn say(&mut self, run: &Run) -> Result<(), QueueError> {
-        let value = Bytes::from(run.to_bytes());
-        let renewed = match self.revision {
-            Some(revision) => self.queue.renew(&self.key, value.clone(), revision, RUN_TTL).await?,
-            None => None,
-        };
-        self.revision = match renewed {
-            Some(revision) => Some(revision),
-            None => match self.queue.create(&self.key, value, RUN_TTL).await? {
-                Some(revision) => Some(revision),
-                // Our own request whose answer was lost, or another planner's: its next renewal is ours.
-                None => self.entry().await?.map(|entry| entry.revision),
-            },
-        };
+        let (key, value) = (&self.key, Bytes::from(run.to_bytes()));
+        if let Some(revision) = self.revision {
+            self.revision = self.queue.renew(key, value.clone(), revision, self.ttl).await?;
+        }
+        if self.revision.is_none() {
+            self.revision = self.queue.create(key, value.clone(), self.ttl).await?;
+        }
+        // Our own request whose answer was lost, or that of an earlier planner.
+        if self.revision.is_none()
+            && let Some(entry) = self.entry().await?
+        {
+            self.revision = self.queue.renew(key, value, entry.revision, self.ttl).await?;
+        }
         self.renewed = Some(Instant::now());
         Ok(())
     }
 
+    /// The queue has lost its data: it is time to say it again.
+    pub fn forget(&mut self) {
+        (self.revision, self.renewed) = (None, None);
+    }
+
     /// Takes it away: the run has ended.
     pub async fn end(&mut self) {
-        if let Some(revision) = self.revision.take() {
+        let revision = match self.revision.take() {
+            Some(revision) => Some(revision),
+            None => self.entry().await.ok().flatten().map(|entry| entry.revision),
+        };
+        if let Some(revision) = revision {
             let _ = self.queue.remove(&self.key, revision).await;
         }
     }

@@ -1,0 +1,479 @@
+//! The queue as a worker of one run uses it: tasks are pulled, entered in the book, and answered.
+//!
+//! The decisions are those of [`Book`] and [`pull`](crate::pull); here are the clock and the requests. What happens with the
+//! items of a task is the caller's affair: it gets a [`Begun`], and tells what has become of each item. Each request to
+//! the queue runs in a task of its own, so a queue that does not answer holds up nothing.
+
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::book::{Begun, Book, Step, TaskNumber};
+use crate::message::{ClockMs, HostCount, Report, Stat};
+use crate::names::{Class, RunId, WorkerId};
+use crate::pull::{Load, RateMeter, demand};
+use crate::queue::{Delivery, Held, Queue, QueueError};
+
+/// How often a worker calls [`WorkerQueue::tick`].
+pub const TICK: Duration = Duration::from_millis(200);
+
+/// How often it reports.
+pub const REPORT_EVERY: Duration = Duration::from_secs(1);
+
+/// Time that a worker has for what it holds when it is told to end.
+pub const DRAIN_MAX: Duration = Duration::from_secs(20);
+
+/// Time that requests in progress have when a worker ends: above all acknowledgements of stored files.
+pub const LAST_REQUESTS_MAX: Duration = Duration::from_secs(2);
+
+/// Time for which a worker without a task waits in one request.
+const PULL_WAIT: Duration = Duration::from_secs(2);
+
+/// Time between two requests of a worker that has tasks.
+const PULL_EVERY: Duration = Duration::from_millis(300);
+
+/// Pause of a worker without a task after an answer without tasks: a queue may answer at once.
+const EMPTY_PAUSE: Duration = Duration::from_millis(100);
+
+/// Pause after a request that failed.
+const FAILED_PAUSE: Duration = Duration::from_secs(1);
+
+/// What came of a request for tasks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Pulled {
+    /// Tasks, and perhaps none of them for this worker.
+    Tasks(Vec<Begun>),
+    /// The queue has no task now.
+    Nothing,
+    /// The queue has no such run.
+    Gone,
+    /// The queue did not answer, or it refused.
+    Failed,
+}
+
+/// The answer to a request.
+enum Answer {
+    Pulled(Result<Vec<Held>, QueueError>),
+    Told,
+}
+
+/// The tasks of a worker in one run, and its requests to the queue.
+pub struct WorkerQueue<Q> {
+    queue: Q,
+    run: RunId,
+    name: WorkerId,
+    began: Instant,
+    book: Book,
+    meter: RateMeter,
+    warn: Box<dyn Fn(String) + Send + Sync>,
+    connections_seen: u64,
+    requests: JoinSet<Answer>,
+    is_pulling: bool,
+    is_draining: bool,
+    next_pull: Instant,
+    /// Files and bytes that this worker has stored.
+    pub done: (u64, u64),
+    /// Counts by mirror, for reports.
+    pub hosts: Vec<HostCount>,
+    /// Clocks, for reports.
+    pub clocks: ClockMs,
+}
+
+impl<Q: Queue> WorkerQueue<Q> {
+    /// A worker that holds nothing. `warn` takes lines for its user.
+    pub fn new(
+        queue: Q,
+        run: RunId,
+        name: WorkerId,
+        book: Book,
+        warn: impl Fn(String) + Send + Sync + 'static,
+    ) -> WorkerQueue<Q> {
+        let now = Instant::now();
+        WorkerQueue {
+            connections_seen: queue.connections(),
+            queue,
+            run,
+            name,
+            began: now,
+            book,
+            meter: RateMeter::default(),
+            warn: Box::new(warn),
+            requests: JoinSet::new(),
+            is_pulling: false,
+            is_draining: false,
+            next_pull: now,
+            done: (0, 0),
+            hosts: Vec::new(),
+            clocks: ClockMs::new(),
+        }
+    }
+
+    /// Time since the start of the worker.
+    pub fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// What the worker holds.
+    pub fn load(&self) -> Load {
+        self.book.load()
+    }
+
+    /// Whether the worker holds nothing, and no request for tasks is in progress.
+    pub fn is_idle(&self) -> bool {
+        self.load().tasks == 0 && !self.is_pulling
+    }
+
+    /// Asks for tasks, if the worker may have more; [`WorkerQueue::pulled`] gives the answer.
+    pub fn pull(&mut self, is_paused: bool) {
+        if self.is_pulling || self.is_draining || Instant::now() < self.next_pull {
+            return;
+        }
+        let load = Load { is_paused, rate_bytes_per_s: self.meter.bytes_per_s(self.began.elapsed()), ..self.load() };
+        let wanted = demand(&load);
+        if wanted.tasks + wanted.xl_tasks == 0 {
+            return;
+        }
+        self.is_pulling = true;
+        let wait = if load.tasks == 0 { PULL_WAIT } else { Duration::ZERO };
+        let (queue, run) = (self.queue.clone(), self.run.clone());
+        self.requests.spawn(async move {
+            let mut held = match wanted.xl_tasks {
+                0 => Vec::new(),
+                most => match queue.pull(&run, Class::Xl, most, Duration::ZERO).await {
+                    Ok(held) => held,
+                    Err(error) => return Answer::Pulled(Err(error)),
+                },
+            };
+            let most = wanted.tasks.saturating_sub(held.len());
+            if most > 0 {
+                let wait = if held.is_empty() { wait } else { Duration::ZERO };
+                match queue.pull(&run, Class::Large, most, wait).await {
+                    Ok(more) => held.extend(more),
+                    // The worker has the tasks of the first request all the same.
+                    Err(error) if held.is_empty() => return Answer::Pulled(Err(error)),
+                    Err(_) => {}
+                }
+            }
+            Answer::Pulled(Ok(held))
+        });
+    }
+
+    /// Asks for nothing more. Tasks that are still on their way are given back.
+    pub fn drain(&mut self) {
+        self.is_draining = true;
+    }
+
+    /// Waits for the answer to a request for tasks. Dropping the future loses nothing.
+    pub async fn pulled(&mut self) -> Pulled {
+        loop {
+            match self.requests.join_next().await {
+                Some(Ok(Answer::Pulled(pulled))) => return self.take_all(pulled),
+                Some(_) => {}
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    fn take_all(&mut self, pulled: Result<Vec<Held>, QueueError>) -> Pulled {
+        self.is_pulling = false;
+        let (now, at) = (self.now(), Instant::now());
+        match pulled {
+            Ok(held) if held.is_empty() => {
+                self.next_pull = at + if self.load().tasks == 0 { EMPTY_PAUSE } else { PULL_EVERY };
+                Pulled::Nothing
+            }
+            Ok(held) if self.is_draining => {
+                held.into_iter().for_each(|held| self.refuse(held.delivery));
+                Pulled::Nothing
+            }
+            Ok(held) => {
+                self.next_pull = at;
+                self.meter.begin(now);
+                Pulled::Tasks(held.into_iter().filter_map(|held| self.take(now, held)).collect())
+            }
+            Err(error) => {
+                self.next_pull = at + FAILED_PAUSE;
+                // Tasks of the next answer may have been delivered to others before.
+                self.book.reconnected(now);
+                if matches!(error, QueueError::Missing(_)) { Pulled::Gone } else { Pulled::Failed }
+            }
+        }
+    }
+
+    fn take(&mut self, now: Duration, held: Held) -> Option<Begun> {
+        let (begun, steps) = self.book.take(now, held);
+        self.tell(steps);
+        begun
+    }
+
+    /// The store has confirmed a file, or a part of one, that this worker has sent.
+    pub fn stored(&mut self, task: TaskNumber, item: usize, (files, bytes): (u64, u64)) {
+        let now = self.now();
+        self.done = (self.done.0 + files, self.done.1 + bytes);
+        self.meter.count(now, bytes);
+        let steps = self.book.stored(now, task, item);
+        self.tell(steps);
+    }
+
+    /// The store had a file already.
+    pub fn present(&mut self, task: TaskNumber, item: usize) {
+        let steps = self.book.stored(self.now(), task, item);
+        self.tell(steps);
+    }
+
+    /// A file could not be fetched, read or stored. `host` is the mirror at fault, if one is.
+    pub fn failed(&mut self, task: TaskNumber, item: usize, host: Option<String>, fault: &str) {
+        let steps = self.book.failed(self.now(), task, item, host, fault);
+        self.tell(steps);
+    }
+
+    /// A file is on no mirror.
+    pub fn lost(&mut self, task: TaskNumber, item: usize, fault: &str) {
+        let steps = self.book.lost(self.now(), task, item, fault);
+        self.tell(steps);
+    }
+
+    /// Bytes of a task's file have been fetched or sent.
+    pub fn moved(&mut self, task: TaskNumber) {
+        let now = self.now();
+        self.book.moved(now, task);
+    }
+
+    /// Bytes have been sent, and it is not known of which task.
+    pub fn any_moved(&mut self) {
+        let now = self.now();
+        self.book.any_moved(now);
+    }
+
+    /// Extends tasks that are due. Call it every [`TICK`].
+    pub fn tick(&mut self) {
+        let now = self.now();
+        let connections = self.queue.connections();
+        if connections > self.connections_seen {
+            self.connections_seen = connections;
+            self.book.reconnected(now);
+        }
+        let steps = self.book.tick(now);
+        self.tell(steps);
+    }
+
+    /// Reports progress. Call it every [`REPORT_EVERY`].
+    pub fn report(&mut self) {
+        let (queue, run, name) = (self.queue.clone(), self.run.clone(), self.name.clone());
+        let stat = Report::Stat(self.stat());
+        self.requests.spawn(async move {
+            // Progress for people; it may be lost.
+            let _ = queue.report(&run, &name, &stat).await;
+            Answer::Told
+        });
+    }
+
+    /// Gives a delivery back at once.
+    fn refuse(&mut self, delivery: Delivery) {
+        self.tell(vec![Step::GiveBack(delivery, Duration::ZERO)]);
+    }
+
+    fn stat(&self) -> Stat {
+        let load = self.book.load();
+        let mut stat = Stat::new(self.name.clone());
+        stat.done = self.done;
+        stat.held = (load.tasks as u64, load.bytes);
+        stat.hosts.clone_from(&self.hosts);
+        stat.clocks.clone_from(&self.clocks);
+        stat
+    }
+
+    /// Takes the steps of the book, one after the other.
+    fn tell(&mut self, steps: Vec<Step>) {
+        let (warnings, steps): (Vec<Step>, Vec<Step>) =
+            steps.into_iter().partition(|step| matches!(step, Step::Warn(_)));
+        for warning in warnings {
+            if let Step::Warn(line) = warning {
+                (self.warn)(line);
+            }
+        }
+        if steps.is_empty() {
+            return;
+        }
+        // The planner may end with the last acknowledgement, so it hears of the work before that.
+        let is_last = self.load().tasks == 0 && steps.iter().any(|step| matches!(step, Step::Acknowledge(_)));
+        let stat = is_last.then(|| Report::Stat(self.stat()));
+        let (queue, run, name) = (self.queue.clone(), self.run.clone(), self.name.clone());
+        self.requests.spawn(async move {
+            if let Some(stat) = stat {
+                let _ = queue.report(&run, &name, &stat).await;
+            }
+            perform(&queue, &run, &name, steps).await;
+            Answer::Told
+        });
+    }
+
+    /// Waits for requests in progress, and takes no more tasks.
+    pub async fn finish(&mut self) {
+        let until = Instant::now() + LAST_REQUESTS_MAX;
+        while let Ok(Some(answer)) = tokio::time::timeout_at(until, self.requests.join_next()).await {
+            if let Ok(Answer::Pulled(pulled)) = answer {
+                self.is_pulling = false;
+                pulled.into_iter().flatten().for_each(|held| self.refuse(held.delivery));
+            }
+        }
+    }
+
+    /// Gives everything back, and reports. Requests that are still in progress are dropped; the worker may begin anew.
+    pub async fn give_back(&mut self) {
+        let steps = self.book.give_back(self.now());
+        self.end(steps).await;
+    }
+
+    /// As [`WorkerQueue::give_back`], after a failure of the worker's own: its tasks count as failed.
+    pub async fn fail(&mut self, fault: &str) {
+        let steps = self.book.fail_all(self.now(), fault);
+        self.end(steps).await;
+    }
+
+    async fn end(&mut self, steps: Vec<Step>) {
+        // They may be of a runtime that ends with a session of the worker.
+        self.requests = JoinSet::new();
+        self.is_pulling = false;
+        perform(&self.queue, &self.run, &self.name, steps).await;
+        let _ = self.queue.report(&self.run, &self.name, &Report::Stat(self.stat())).await;
+    }
+}
+
+/// Tells the queue the steps of a book. A request that fails has the same end as a lost one: the task comes again, and its
+/// files are found in the store.
+async fn perform<Q: Queue>(queue: &Q, run: &RunId, worker: &WorkerId, steps: Vec<Step>) {
+    for step in steps {
+        let _ = match step {
+            Step::Extend(delivery) => queue.extend(&delivery).await,
+            Step::Acknowledge(delivery) => queue.acknowledge(&delivery).await,
+            Step::GiveBack(delivery, delay) => queue.give_back(&delivery, delay).await,
+            Step::Discard(delivery) => queue.discard(&delivery).await,
+            Step::Report(fault) => queue.report(run, worker, &Report::Fault(fault)).await,
+            Step::Warn(_) => Ok(()),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fullbore_digest::Sha256;
+
+    use super::*;
+    use crate::memory::MemoryQueue;
+    use crate::message::Item;
+    use crate::queue::Counts;
+    use crate::tasks;
+
+    fn run() -> RunId {
+        RunId::parse("9c1f").unwrap()
+    }
+
+    fn name() -> WorkerId {
+        WorkerId::parse("w").unwrap()
+    }
+
+    async fn queue(sizes: &[u64]) -> MemoryQueue {
+        let queue = MemoryQueue::new(1);
+        queue.open(&run()).await.unwrap();
+        let item = |(number, size): (usize, &u64)| Item {
+            path: format!("pool/{number}"),
+            size: *size,
+            sha256: Sha256::of(b""),
+        };
+        let items = sizes.iter().enumerate().map(item).collect();
+        queue.publish(&tasks::pack(&run(), 1, items)).await.unwrap();
+        queue
+    }
+
+    fn worker(queue: &MemoryQueue) -> WorkerQueue<MemoryQueue> {
+        let book = Book::new(name(), Duration::from_secs(60));
+        WorkerQueue::new(queue.connect(), run(), name(), book, |line| panic!("{line}"))
+    }
+
+    fn test<F: Future<Output = ()>>(future: F) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async { tokio::time::timeout(Duration::from_secs(30), future).await.expect("too slow") });
+    }
+
+    async fn tasks(worker: &mut WorkerQueue<MemoryQueue>) -> Vec<Begun> {
+        worker.pull(false);
+        match worker.pulled().await {
+            Pulled::Tasks(begun) => begun,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_planner_hears_of_all_work_before_the_last_acknowledgement() {
+        test(async {
+            let queue = queue(&[70_000_000, 9_000_000]).await;
+            let mut reports = queue.reports(&run()).await.unwrap();
+            let mut worker = worker(&queue);
+            let begun = tasks(&mut worker).await;
+            assert_eq!(begun.len(), 2, "one of each class");
+            for begun in &begun {
+                worker.stored(begun.number, 0, (1, begun.items[0].size));
+            }
+            worker.finish().await;
+            assert_eq!(queue.counts(&run()).await.unwrap(), Counts::default());
+            let Some(Report::Stat(stat)) = reports.recv().await else { panic!("no report") };
+            assert_eq!((stat.done, stat.held), ((2, 79_000_000), (0, 0)));
+        });
+    }
+
+    #[test]
+    fn a_worker_that_ends_gives_back_what_it_holds_and_what_was_on_its_way() {
+        test(async {
+            let queue = queue(&[9_000_000, 9_000_001, 9_000_002]).await;
+            let mut worker = worker(&queue);
+            let begun = tasks(&mut worker).await;
+            worker.stored(begun[0].number, 0, (1, 9_000_002));
+            worker.pull(false);
+            worker.drain();
+            assert!(!worker.is_idle());
+            worker.finish().await;
+            worker.give_back().await;
+            assert_eq!(queue.counts(&run()).await.unwrap(), Counts { waiting: 2, held: 0 });
+            assert!(worker.is_idle());
+        });
+    }
+
+    #[test]
+    fn a_worker_begins_anew_when_the_runtime_of_its_requests_has_ended() {
+        let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (queue, outer) = (runtime().block_on(queue(&[9_000_000])), runtime());
+        let mut worker = worker(&queue);
+        let session = runtime();
+        session.block_on(async { worker.pull(false) });
+        drop(session);
+        outer.block_on(async {
+            worker.give_back().await;
+            assert_eq!(tasks(&mut worker).await.len(), 1);
+        });
+    }
+
+    #[test]
+    fn a_run_that_is_gone_is_told_apart_from_a_queue_that_is_silent() {
+        test(async {
+            let queue = queue(&[]).await;
+            let connection = queue.connect();
+            let book = Book::new(name(), Duration::from_secs(60));
+            let mut worker = WorkerQueue::new(connection.clone(), run(), name(), book, |_| {});
+            worker.pull(true);
+            assert!(worker.is_idle(), "a paused worker asks for nothing");
+            worker.pull(false);
+            assert_eq!(worker.pulled().await, Pulled::Nothing);
+            tokio::time::sleep(EMPTY_PAUSE).await;
+            connection.cut(true);
+            worker.pull(false);
+            assert_eq!(worker.pulled().await, Pulled::Failed);
+            connection.cut(false);
+            queue.close(&run()).await.unwrap();
+            tokio::time::sleep(FAILED_PAUSE).await;
+            worker.pull(false);
+            assert_eq!(worker.pulled().await, Pulled::Gone);
+        });
+    }
+}
