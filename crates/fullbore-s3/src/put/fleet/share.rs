@@ -17,7 +17,7 @@ use super::super::known::Known;
 use super::super::plan::Plan;
 use super::super::send::{Done, Heard, Outcome, Sending};
 use super::planner::{News, Shared, Turn, finish, tend};
-use super::worker::{Bench, Station};
+use super::worker::{Bench, Served, Station};
 use super::{Connect, FleetPut, announcement, item};
 use crate::bucket::explain;
 use crate::client::Client;
@@ -135,7 +135,7 @@ impl<'a, Q: Queue> Fleet<'a, Q> {
         sending: &Arc<Sending>,
         over: watch::Receiver<bool>,
         each: &mut dyn FnMut(Heard),
-    ) -> Option<tokio::task::JoinHandle<()>> {
+    ) -> Option<tokio::task::JoinHandle<Served>> {
         let worker = self.worker.clone()?;
         let with = |known| Arc::new(sending.with(known));
         let (direct, asking) = (with(Known::overwrite()), with(Known::default()));
