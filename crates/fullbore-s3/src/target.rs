@@ -161,7 +161,7 @@ impl<L: Layout> StoreTarget<L> {
         let key = self.objects.key(path);
         let put = match upload {
             Upload::Whole(content) => {
-                let put = self.uploader.put_whole(&key, fields, content, sha256, false).await;
+                let put = self.uploader.put_whole(&key, fields, content, sha256, &Condition::None).await;
                 put.map(|put| debug_assert!(matches!(put, PutOutcome::Stored(_)), "there is no condition"))
             }
             Upload::File(file) => self.uploader.put_file(&key, fields, file, size).await.map(drop),
@@ -190,7 +190,7 @@ impl<L: Layout> StoreTarget<L> {
         };
         let fields = with_hash(self.layout.fields(path), sha256);
         let key = self.objects.key(path);
-        let put = self.uploader.put_whole(&key, fields, content.clone(), sha256, true).await;
+        let put = self.uploader.put_whole(&key, fields, content.clone(), sha256, &Condition::Absent).await;
         match put.map_err(|error| not_stored(path, upload_failure(error)))? {
             PutOutcome::Stored(_) => Ok(()),
             PutOutcome::Exists { .. } => match self.was_there(path, sha256, size).await? {
@@ -288,19 +288,18 @@ impl<L: Layout> StoreTarget<L> {
     async fn land(&self, path: &str, upload: Upload, sha256: Sha256, size: u64) -> Result<(), TargetError> {
         let failed = |source: io::Error| TargetError::Io { operation: "store", path: path.to_owned(), source };
         let (key, fields) = (self.objects.key(path), with_hash(self.layout.fields(path), sha256));
-        let is_new = self.layout.lands_beside();
+        let condition = if self.layout.lands_beside() { Condition::Absent } else { Condition::None };
         for _ in 0..LANDINGS_MAX {
             let fields = fields.clone();
             let put = match &upload {
                 Upload::Whole(content) => {
-                    match self.uploader.put_whole(&key, fields, content.clone(), sha256, is_new).await {
+                    match self.uploader.put_whole(&key, fields, content.clone(), sha256, &condition).await {
                         Ok(PutOutcome::Stored(_)) => Ok(()),
                         Ok(PutOutcome::Exists { .. }) => Err(UploadError::Condition),
                         Err(error) => Err(error),
                     }
                 }
                 Upload::File(file) => {
-                    let condition = if is_new { Condition::Absent } else { Condition::None };
                     (&**file).rewind().map_err(failed)?;
                     self.uploader.put_file_on(&key, fields, Arc::clone(file), size, &condition).await.map(drop)
                 }
