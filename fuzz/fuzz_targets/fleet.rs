@@ -2,7 +2,7 @@
 //! its bounds, and is written as it was read.
 #![no_main]
 
-use fullbore_fleet::message::{MESSAGE_BYTES_MAX, Report, Run, StorePlace, Task};
+use fullbore_fleet::message::{Kind, MESSAGE_BYTES_MAX, Report, Run, StorePlace, Task};
 use fullbore_fleet::names::{WorkerId, lease_key, parse_bad_key, parse_lease_key};
 use fullbore_fleet::shards::Shard;
 use fullbore_fleet::tasks::{PACK_BYTES_MAX, PACK_FILES_MAX};
@@ -17,9 +17,22 @@ fuzz_target!(|data: &[u8]| {
             let Ok(task) = Task::parse(data) else { return };
             assert!((1..=PACK_FILES_MAX).contains(&task.items.len()) && data.len() <= MESSAGE_BYTES_MAX);
             assert!(task.items.len() == 1 || task.bytes() <= PACK_BYTES_MAX);
+            assert!(task.replaces.is_empty() || task.replaces.len() == task.items.len());
             for item in &task.items {
-                assert!(!item.path.starts_with("dists/"), "only the planner publishes");
-                assert!(item.path.split('/').all(|part| !part.is_empty() && !part.starts_with('.')), "{}", item.path);
+                let path = &item.path;
+                assert!(path.split('/').all(|part| !part.is_empty() && part != "." && part != ".."), "{path}");
+                match &task.kind {
+                    Kind::Fetch => {
+                        assert!(!path.starts_with("dists/"), "only the planner publishes");
+                        assert!(path.split('/').all(|part| !part.starts_with('.')), "{path}");
+                    }
+                    Kind::Put => {}
+                    Kind::Part(part) => {
+                        let range = part.range(item.size);
+                        assert!(task.items.len() == 1 && !range.is_empty() && range.end <= item.size);
+                        assert_eq!(task.bytes(), range.end - range.start);
+                    }
+                }
             }
             assert_eq!(Task::parse(&task.to_bytes()).unwrap(), task);
         }

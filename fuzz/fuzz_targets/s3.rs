@@ -20,6 +20,7 @@ fuzz_target!(|data: &[u8]| {
         1 => {
             let _ = xml::page(data);
             let _ = xml::uploads(data);
+            let _ = xml::parts(data);
             let _ = xml::not_deleted(data);
         }
         2 => {

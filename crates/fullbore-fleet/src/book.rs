@@ -51,8 +51,12 @@ pub type TaskNumber = u64;
 pub struct Begun {
     /// The task.
     pub number: TaskNumber,
+    /// What to do with its files.
+    pub kind: Kind,
     /// Its files.
     pub items: Vec<Item>,
+    /// What each object may replace: see [`Task::replaces`].
+    pub replaces: Vec<Option<String>>,
     /// Ask the store for each file before fetching it: another worker may have stored it.
     pub asks_store: bool,
 }
@@ -92,15 +96,15 @@ impl Entry {
 
     fn open_bytes(&self) -> u64 {
         let items = self.task.items.iter().zip(&self.open);
-        items.filter(|(_, is_open)| **is_open).map(|(item, _)| item.size).sum()
+        items.filter(|(_, is_open)| **is_open).map(|(item, _)| self.task.bytes_of(item)).sum()
     }
 }
 
 /// The tasks of one worker.
 pub struct Book {
     worker: WorkerId,
-    /// The run and the kind of its tasks; `None`: any.
-    only: Option<(RunId, Kind)>,
+    /// The run, and whether a kind is one of its tasks'; `None`: any.
+    only: Option<(RunId, fn(&Kind) -> bool)>,
     /// Time without a byte after which a file counts as stuck: the limit of the client of stores.
     patience: Duration,
     entries: BTreeMap<TaskNumber, Entry>,
@@ -126,17 +130,17 @@ impl Book {
         }
     }
 
-    /// The same book, for tasks of this run and kind. It refuses others, because the checks of a task depend on its kind: a
-    /// task to put files may name paths that only the planner of a mirror writes.
+    /// The same book, for tasks of this run and these kinds. It refuses others, because the checks of a task depend on its
+    /// kind: a task to put files may name paths that only the planner of a mirror writes.
     #[must_use]
-    pub fn only(mut self, run: RunId, kind: Kind) -> Book {
-        self.only = Some((run, kind));
+    pub fn only(mut self, run: RunId, is_ours: fn(&Kind) -> bool) -> Book {
+        self.only = Some((run, is_ours));
         self
     }
 
     /// Whether a task is of another run or kind.
     fn is_foreign(&self, task: &Task) -> bool {
-        self.only.as_ref().is_some_and(|(run, kind)| *run != task.run || *kind != task.kind)
+        self.only.as_ref().is_some_and(|(run, is_ours)| *run != task.run || !is_ours(&task.kind))
     }
 
     /// Enters a delivered task. `now` is the time since the worker's start.
@@ -169,7 +173,8 @@ impl Book {
         let asks_store = deliveries > 1 || task.round > 1 || is_doubtful;
         let number = self.next;
         self.next += 1;
-        let begun = Begun { number, items: task.items.clone(), asks_store };
+        let Task { kind, items, replaces, .. } = task.clone();
+        let begun = Begun { number, kind, items, replaces, asks_store };
         let open = vec![true; task.items.len()];
         let entry = Entry {
             task,
@@ -327,7 +332,8 @@ mod tests {
             let path = format!("pool/{number}");
             Item { path, size: 1_000, sha256: Sha256::of(b"") }
         });
-        Task { kind: Kind::Fetch, run: RunId::parse("9c1f").unwrap(), round, items: items.collect() }
+        let (run, items) = (RunId::parse("9c1f").unwrap(), items.collect());
+        Task { kind: Kind::Fetch, run, round, items, replaces: Vec::new() }
     }
 
     fn held(task: &Task, deliveries: u32, name: &str) -> Held {
@@ -473,7 +479,7 @@ mod tests {
     /// F18
     #[test]
     fn a_task_of_another_run_or_kind_is_reported_and_discarded() {
-        let mut book = book().only(RunId::parse("9c1f").unwrap(), Kind::Fetch);
+        let mut book = book().only(RunId::parse("9c1f").unwrap(), |kind| *kind == Kind::Fetch);
         let put = Task { kind: Kind::Put, ..task(1, 1) };
         let other = Task { run: RunId::parse("9c20").unwrap(), ..task(1, 1) };
         for foreign in [put, other] {

@@ -17,7 +17,7 @@ use thiserror::Error;
 
 pub use report::{ClockMs, Fault, HostCount, Report, Stat};
 pub use run::{Budgets, PutSource, Run, Scope, StorePlace};
-pub use task::{Item, Kind, Task};
+pub use task::{Item, Kind, Part, TAG_BYTES_MAX, Task};
 
 /// Version of the format that this crate writes, and the latest that it reads.
 pub const VERSION: u32 = 1;
@@ -88,6 +88,15 @@ pub enum MessageError {
         /// The path.
         path: String,
     },
+    /// An id of an upload that no store gives.
+    #[error("{upload:?}: not the id of an upload")]
+    Upload {
+        /// The id, shortened.
+        upload: String,
+    },
+    /// ETags of other objects than those of the task, or no ETags.
+    #[error("the ETags of the objects to replace cannot be used")]
+    Tags,
     /// A destination that is no `s3://BUCKET/PREFIX`.
     #[error("{to:?}: not a destination for workers")]
     Destination {

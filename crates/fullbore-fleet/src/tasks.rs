@@ -3,7 +3,7 @@
 //! Largest first, so that the last tasks of a run are short and no worker is alone at its end. The same files always
 //! give the same tasks with the same ids, so that two planners of one run publish them once.
 
-use crate::message::{Item, Kind, MESSAGE_BYTES_MAX, Task};
+use crate::message::{Item, Kind, MESSAGE_BYTES_MAX, TAG_BYTES_MAX, Task};
 use crate::names::RunId;
 
 /// Largest sum of a pack, and the size above which a file is a task of its own. With 8 MB, a queue of 9000 tasks per
@@ -22,8 +22,8 @@ pub const FILE_BYTES_MAX: u64 = 5 << 40;
 /// Bytes of a task's message around its items: its other fields are at most 32 + 10 digits and their names.
 const FRAME_BYTES: usize = 200;
 
-/// Bytes of an item's message beside its path: digits of the hash and the size, brackets and quotes.
-const ITEM_BYTES: usize = 64 + 20 + 8;
+/// Bytes of an item's message beside its path: digits of the hash and the size, the ETag to replace, brackets and quotes.
+const ITEM_BYTES: usize = 64 + 20 + TAG_BYTES_MAX + 11;
 
 /// Packs files into tasks. The items must have passed [`Item::check`].
 ///
@@ -48,7 +48,10 @@ pub fn pack_of(kind: Kind, run: &RunId, round: u32, mut items: Vec<Item>) -> Vec
     items.sort_unstable_by(|a, b| b.size.cmp(&a.size).then_with(|| a.path.cmp(&b.path)));
     let mut tasks: Vec<Task> = Vec::new();
     let (mut pack, mut pack_bytes, mut message_bytes) = (Vec::new(), 0, FRAME_BYTES);
-    let mut push = |items: Vec<Item>| tasks.push(Task { kind, run: run.clone(), round, items });
+    let mut push = |items: Vec<Item>| {
+        let (kind, run) = (kind.clone(), run.clone());
+        tasks.push(Task { kind, run, round, items, replaces: Vec::new() });
+    };
     for item in items {
         let size = item.size;
         // A quote or backslash takes two bytes.

@@ -357,6 +357,7 @@ fn a_hostile_task_stops_nobody() {
         run: run(),
         round: 1,
         items: vec![Item { path: path.to_owned(), size, sha256: Sha256::of(b"") }; 2],
+        replaces: Vec::new(),
     };
     let tasks = [
         hostile("../../etc/passwd", 1),

@@ -45,7 +45,10 @@ async fn connect(server: &Server, role: Role) -> NatsQueue {
 
 fn some_tasks(round: u32, count: usize) -> Vec<Task> {
     let items = files(count, 1_000, 1);
-    items.into_iter().map(|item: Item| Task { kind: Kind::Fetch, run: run(), round, items: vec![item] }).collect()
+    items
+        .into_iter()
+        .map(|item: Item| Task { kind: Kind::Fetch, run: run(), round, items: vec![item], replaces: Vec::new() })
+        .collect()
 }
 
 /// Pulls this number of tasks: a consumer may learn of a new task a moment after its publisher has the answer.

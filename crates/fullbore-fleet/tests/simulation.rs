@@ -72,6 +72,7 @@ fn many_tasks(total_bytes: f64) -> Vec<Task> {
         run: run(),
         round: 1,
         items: vec![Item { path: format!("pool/{number}"), size: *size, sha256: Sha256([0; 32]) }],
+        replaces: Vec::new(),
     };
     sizes.iter().enumerate().map(task).collect()
 }

@@ -39,6 +39,9 @@ pub struct Open {
     pub key: String,
     /// The upload.
     pub upload_id: String,
+    /// Of which file by which parts it is, where several machines send its parts: a later run may go on with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of: Option<String>,
 }
 
 /// An upload that the store was asked to begin, and of which no answer is known that settles it.
@@ -389,7 +392,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     fn open(bucket: &str, upload_id: &str) -> Open {
-        Open { store: "h".into(), bucket: bucket.into(), key: "k\n".into(), upload_id: upload_id.into() }
+        Open { store: "h".into(), bucket: bucket.into(), key: "k\n".into(), upload_id: upload_id.into(), of: None }
     }
 
     #[test]

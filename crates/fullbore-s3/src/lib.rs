@@ -24,7 +24,7 @@
 //! let uploader = Uploader::new(client, Window::new(64 << 20, 100), Path::new("/var/tmp"));
 //! let content = bytes::Bytes::from_static(b"content");
 //! let hash = Sha256::of(&content);
-//! uploader.put_whole("a/key", Vec::new(), content, hash, false).await?;
+//! uploader.put_whole("a/key", Vec::new(), content, hash, &Condition::None).await?;
 //! # Ok(())
 //! # }
 //! ```

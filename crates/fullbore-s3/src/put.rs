@@ -40,7 +40,7 @@ use tokio::sync::watch;
 use crate::address::SCHEME;
 use crate::bucket::{self, BucketSettings};
 use crate::client::Client;
-use crate::journal::Journal;
+use crate::journal::{Journal, Open};
 use crate::upload::Uploader;
 use crate::verdict::Facts;
 use crate::work::Work;
@@ -194,9 +194,11 @@ fn put<C: Connect>(
         ..Uploader::new(client.clone(), window, &settings.spool)
     };
     ledger.watch_window(&uploader.window);
-    if let Some(path) = journals {
-        runtime.block_on(orphans::give_up(events, &uploader, path));
-    }
+    let goes_on = |open: &Open| fleet.is_some() && fleet::goes_on(settings, plan, open);
+    let left = match journals {
+        Some(path) => runtime.block_on(orphans::give_up(events, &uploader, path, &goes_on)),
+        None => Vec::new(),
+    };
     let known = match settings.overwrite {
         true => Known::overwrite(),
         false => runtime.block_on(Known::find(&client, &plan.objects))?,
@@ -228,7 +230,7 @@ fn put<C: Connect>(
         failed: AtomicUsize::new(0),
     });
     let fleet = match fleet {
-        Some(fleet) => Fleet::begin(fleet, settings, plan, &client, runtime, stop, events)?,
+        Some(fleet) => Fleet::begin(fleet, settings, plan, (&sending.uploader, left), runtime, stop, events)?,
         None => None,
     };
     events.emit(Event::Phase { phase: Phase::Put });

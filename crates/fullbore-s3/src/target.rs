@@ -255,19 +255,18 @@ impl<L: Layout> StoreTarget<L> {
         if may_be_there && self.was_there(path, sha256, size).await? {
             return Ok(());
         }
-        let is_new = mode != WriteMode::Replace;
+        let condition = if mode == WriteMode::Replace { Condition::None } else { Condition::Absent };
         for _ in 0..LANDINGS_MAX {
             let fields = fields.clone();
             let put = match &upload {
                 Upload::Whole(content) => {
-                    match self.uploader.put_whole(&key, fields, content.clone(), sha256, is_new).await {
+                    match self.uploader.put_whole(&key, fields, content.clone(), sha256, &condition).await {
                         Ok(PutOutcome::Stored(_)) => Ok(()),
                         Ok(PutOutcome::Exists { .. }) => Err(UploadError::Condition),
                         Err(error) => Err(error),
                     }
                 }
                 Upload::File(file) => {
-                    let condition = if is_new { Condition::Absent } else { Condition::None };
                     (&**file).rewind().map_err(failed)?;
                     self.uploader.put_file_on(&key, fields, Arc::clone(file), size, &condition).await.map(drop)
                 }

@@ -5,8 +5,11 @@
 //! or 16 GB (pipes) have, are sent from the file, or from one without a name that a pipe is kept in ([`super::spool`]). An
 //! upload in parts that fails is given up on the server; one that cannot be is in the journal.
 
+pub(crate) mod shared;
+
 use std::fs::File;
 use std::io::{self, Read};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -126,7 +129,8 @@ pub struct Uploader {
 pub struct Stored {
     /// Length of the object in bytes.
     pub size: u64,
-    /// SHA-256 of the object in base64; for an object in parts, the composite checksum and the number of parts.
+    /// SHA-256 of the object in base64; for an object in parts, the composite checksum and the number of parts. Empty if it
+    /// is not known.
     pub checksum: String,
     /// Whether the store returned this checksum itself.
     pub confirmed: bool,
@@ -148,7 +152,7 @@ pub enum Aborted {
 pub enum PutOutcome {
     /// It is there.
     Stored(Stored),
-    /// It was to be put only where there is none, and there is one.
+    /// It was to be put on a condition that does not hold: another object is there, or one where none was to be.
     Exists {
         /// The request was sent more than once: it may be the one that was put by an earlier copy, whose answer was lost.
         resent: bool,
@@ -170,7 +174,8 @@ impl Uploader {
         }
     }
 
-    /// Uploads a small object with one request. `fields` are attributes of the object, such as `Content-Type`.
+    /// Uploads a small object with one request, on a condition that not every store honours. `fields` are attributes of the
+    /// object, such as `Content-Type`.
     ///
     /// # Errors
     /// [`UploadError::Call`] if the store refuses the request, or the request fails after all retries.
@@ -180,12 +185,11 @@ impl Uploader {
         mut fields: Vec<(String, String)>,
         content: Bytes,
         hash: Sha256,
-        only_if_absent: bool,
+        condition: &Condition,
     ) -> Result<PutOutcome, UploadError> {
         let (size, dialect) = (content.len() as u64, self.client.dialect());
-        if only_if_absent {
-            fields.push(("If-None-Match".into(), "*".into()));
-        }
+        let (is_conditional, only_if_absent) = (*condition != Condition::None, *condition == Condition::Absent);
+        fields.extend(condition_field(condition));
         let mut call = Call::new(Method::Put, Some(key)).body(content.clone(), hash);
         (call.fields, call.checksum) = (fields, Some(Feature::ObjectChecksums));
         let mut conflicts = 0;
@@ -193,15 +197,19 @@ impl Uploader {
             match self.client.call(call.clone()).await {
                 // A store that may not know conditions: what is there is replaced.
                 Err(error)
-                    if only_if_absent && !dialect.honours(Feature::PutIfAbsent) && may_be_about_conditions(&error) =>
+                    if is_conditional
+                        && !(only_if_absent && dialect.honours(Feature::PutIfAbsent))
+                        && may_be_about_conditions(&error) =>
                 {
                     call.fields.pop();
                     let answer = self.client.call(call).await?;
-                    dialect.learn(Feature::PutIfAbsent, Support::Lacking);
+                    if only_if_absent {
+                        dialect.learn(Feature::PutIfAbsent, Support::Lacking);
+                    }
                     break answer;
                 }
                 // Somebody puts the same object right now: another machine, or an earlier copy of this request.
-                Err(CallError::Refused { status: 409, .. }) if only_if_absent => {
+                Err(CallError::Refused { status: 409, .. }) if is_conditional => {
                     if conflicts == CONFLICTS_MAX {
                         return Ok(PutOutcome::Exists { resent: true });
                     }
@@ -213,10 +221,14 @@ impl Uploader {
         };
         match answer.head.status {
             // Some answer as to a GET.
-            412 | 304 if only_if_absent => {
-                dialect.learn(Feature::PutIfAbsent, Support::Honoured);
+            412 | 304 if is_conditional => {
+                if only_if_absent {
+                    dialect.learn(Feature::PutIfAbsent, Support::Honoured);
+                }
                 Ok(PutOutcome::Exists { resent: answer.times_sent > 1 || conflicts > 0 })
             }
+            // The object that was to be replaced is not there any more.
+            404 if is_conditional && !only_if_absent => Ok(PutOutcome::Exists { resent: false }),
             200..300 => {
                 self.learn_of_etags(&answer, &content);
                 let confirmed = answer.head.store_field(CHECKSUM_FIELD).is_some();
@@ -236,7 +248,7 @@ impl Uploader {
         content: Bytes,
         hash: Sha256,
     ) {
-        if let Ok(PutOutcome::Stored(_)) = self.put_whole(key, fields, content, hash, true).await {
+        if let Ok(PutOutcome::Stored(_)) = self.put_whole(key, fields, content, hash, &Condition::Absent).await {
             self.client.dialect().learn(Feature::PutIfAbsent, Support::Lacking);
         }
     }
@@ -322,7 +334,8 @@ impl Uploader {
         } else {
             tokio::task::spawn_blocking(move || reading.in_order(&mut (&*file).take(size)))
         };
-        let upload = self.begin(key, fields).await.map(|upload| Multipart { condition: condition.clone(), ..upload });
+        let upload =
+            self.begin(key, fields, None).await.map(|upload| Multipart { condition: condition.clone(), ..upload });
         self.in_parts(upload, ready, reader, Some(original)).await
     }
 
@@ -354,7 +367,7 @@ impl Uploader {
         if (first.content.len() as u64) < WHOLE_BYTES_MAX {
             self.go_on_unless_stopped().await?;
             let hash = Sha256::of(&first.content);
-            return match self.put_whole(key, fields, first.content, hash, false).await? {
+            return match self.put_whole(key, fields, first.content, hash, &Condition::None).await? {
                 PutOutcome::Stored(stored) => Ok(stored),
                 PutOutcome::Exists { .. } => Err(UploadError::Changed),
             };
@@ -364,7 +377,7 @@ impl Uploader {
         let reading = Reading { work: Arc::clone(&self.work), window: self.window.clone(), cut, parts };
         let (pipes, spool) = (self.pipes.clone(), self.spool.clone());
         let reader = tokio::task::spawn_blocking(move || reading.of_a_pipe(first, &mut from, &pipes, &spool));
-        let upload = self.begin(key, fields).await;
+        let upload = self.begin(key, fields, None).await;
         self.in_parts(upload, ready, reader, None).await
     }
 
@@ -377,7 +390,12 @@ impl Uploader {
     }
 
     /// Begins an upload in parts. The journal has it before the store is asked, and its id after the answer.
-    async fn begin(&self, key: &str, fields: Vec<(String, String)>) -> Result<Multipart, UploadError> {
+    async fn begin(
+        &self,
+        key: &str,
+        fields: Vec<(String, String)>,
+        of: Option<String>,
+    ) -> Result<Multipart, UploadError> {
         let mut call = Call::new(Method::Post, Some(key)).query("uploads", "").optional_field(
             Feature::PartChecksums,
             "x-amz-checksum-algorithm",
@@ -394,7 +412,7 @@ impl Uploader {
             Ok(answer) => Err(CallError::refused(what(), answer)),
             Err(error) => Err(error.clone()),
         };
-        let begun = begun.map(|upload_id| Open { store, bucket: name, key: key.to_owned(), upload_id });
+        let begun = begun.map(|upload_id| Open { store, bucket: name, key: key.to_owned(), upload_id, of });
         if let Ok(open) = &begun {
             self.noted(|journal| journal.begun(open));
         }
@@ -614,24 +632,12 @@ impl Reading {
         }
     }
 
-    /// Parts of a file that are too large for memory: hashed here, and sent from the file.
+    /// Parts of a file that are too large for memory.
     fn by_place(&self, file: &Arc<File>, size: u64) -> io::Result<()> {
-        let mut buffer = vec![0; FROM_FILE_BYTES as usize / 2];
         for number in 0..self.cut.count(size) {
-            let permit = self.permit(FROM_FILE_BYTES);
             let offset = number * self.cut.part_bytes(0);
-            let length = self.cut.part_bytes(0).min(size - offset);
-            let mut hasher = Sha256Hasher::new();
-            let mut done = 0;
-            while done < length {
-                let now = usize::try_from((length - done).min(buffer.len() as u64)).unwrap_or(buffer.len());
-                let piece = &mut buffer[..now];
-                self.work.read(|| file.read_exact_at(piece, offset + done))?;
-                self.work.hash(|| hasher.update(piece));
-                done += now as u64;
-            }
-            let body = Body::Source { source: Arc::clone(file) as _, offset, length };
-            let ready = Ready { number, body, hash: Some(hasher.finish()), held: Arc::new(vec![permit]) };
+            let range = offset..(offset + self.cut.part_bytes(0)).min(size);
+            let ready = place(&self.work, &self.window, file, number, range)?;
             if self.parts.blocking_send(ready).is_err() {
                 return Ok(());
             }
@@ -640,13 +646,31 @@ impl Reading {
     }
 }
 
+/// A part of a file that is too large for memory: hashed here, and sent from the file.
+fn place(work: &Work, window: &Window, file: &Arc<File>, number: u64, range: Range<u64>) -> io::Result<Ready> {
+    let permit = work.wait(|| window.acquire_blocking(FROM_FILE_BYTES));
+    let mut buffer = vec![0; FROM_FILE_BYTES as usize / 2];
+    let mut hasher = Sha256Hasher::new();
+    let mut at = range.start;
+    while at < range.end {
+        let now = usize::try_from((range.end - at).min(buffer.len() as u64)).unwrap_or(buffer.len());
+        let piece = &mut buffer[..now];
+        work.read(|| file.read_exact_at(piece, at))?;
+        work.hash(|| hasher.update(piece));
+        at += now as u64;
+    }
+    let body = Body::Source { source: Arc::clone(file) as _, offset: range.start, length: range.end - range.start };
+    Ok(Ready { number, body, hash: Some(hasher.finish()), held: Arc::new(vec![permit]) })
+}
+
 /// A part that is there.
 struct Part {
     number: u64,
     etag: String,
     /// The store has sent the ETag without quotes, and may look for it so.
     has_bare_etag: bool,
-    hash: Sha256,
+    /// `None`: another machine has sent it, and the store does not list its checksum.
+    hash: Option<Sha256>,
     size: u64,
     confirmed: bool,
 }
@@ -742,14 +766,14 @@ impl Multipart {
         }
         let etag = read_answer(&what(), any_etag(&answer.head).ok_or(XmlError::Missing("ETag")))?;
         let confirmed = answer.head.store_field(CHECKSUM_FIELD).is_some();
-        Ok(Part { number, etag, has_bare_etag: answer.head.etag.is_none(), hash, size, confirmed })
+        Ok(Part { number, etag, has_bare_etag: answer.head.etag.is_none(), hash: Some(hash), size, confirmed })
     }
 
     async fn complete(&self, parts: &[Part]) -> Result<Stored, UploadError> {
         let key = &self.open.key;
         let confirmed = parts.iter().all(|part| part.confirmed);
-        let hashes: Vec<Sha256> = parts.iter().map(|part| part.hash).collect();
-        let ours = composite(&hashes);
+        let hashes: Option<Vec<Sha256>> = parts.iter().map(|part| part.hash).collect();
+        let ours = hashes.map(|hashes| composite(&hashes)).unwrap_or_default();
         let size = parts.iter().map(|part| part.size).sum();
         let mut stored = Stored { size, checksum: ours.clone(), confirmed, etag: None };
         let what = format!("POST {key}?uploadId");
@@ -791,6 +815,7 @@ impl Multipart {
                 };
                 stored.etag = Some(completed.etag).filter(|etag| !etag.is_empty());
                 match completed.checksum_sha256 {
+                    Some(theirs) if ours.is_empty() => (stored.checksum, stored.confirmed) = (theirs, true),
                     // Some leave the number of parts out.
                     Some(theirs) if sum_of(&theirs) == sum_of(&ours) => stored.confirmed = true,
                     Some(theirs) => return Err(UploadError::Damaged { theirs, ours }),
@@ -844,8 +869,8 @@ impl Multipart {
     async fn is_there(&self, stored: &Stored, parts: &[Part]) -> Result<(), ()> {
         let present = super::compare::head(&self.uploader.client, &self.open.key).await.ok().flatten().ok_or(())?;
         let same = match present.sha256() {
-            Some(theirs) => theirs == sum_of(&stored.checksum),
-            None => {
+            Some(theirs) if !stored.checksum.is_empty() => theirs == sum_of(&stored.checksum),
+            _ => {
                 let ours = composite_etag(parts.iter().map(|part| part.etag.as_str()));
                 ours.is_some() && present.etag.map(|etag| etag.to_ascii_lowercase()) == ours
             }
@@ -884,8 +909,8 @@ fn completion(parts: &[Part], with_checksums: bool) -> String {
         for text in ["<Part><PartNumber>", &number, "</PartNumber><ETag>", quote, &etag, quote, "</ETag>"] {
             body.push_str(text);
         }
-        if with_checksums {
-            for text in ["<ChecksumSHA256>", &base64(&part.hash), "</ChecksumSHA256>"] {
+        if let Some(hash) = part.hash.filter(|_| with_checksums) {
+            for text in ["<ChecksumSHA256>", &base64(&hash), "</ChecksumSHA256>"] {
                 body.push_str(text);
             }
         }

@@ -99,6 +99,30 @@ pub struct UploadsPage {
     pub next: Option<(String, String)>,
 }
 
+/// A part that an upload has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListedPart {
+    /// Number of the part, from 1.
+    pub number: u64,
+    /// Its length in bytes.
+    pub size: u64,
+    /// Its ETag without quotes.
+    pub etag: String,
+    /// The store lists the ETag without quotes, and may look for it so.
+    pub has_bare_etag: bool,
+    /// Its SHA-256 in base64, where the store tells.
+    pub checksum_sha256: Option<String>,
+}
+
+/// A page of a listing of parts.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PartsPage {
+    /// The parts on this page of the listing.
+    pub parts: Vec<ListedPart>,
+    /// The part behind which the next page begins, if there is one.
+    pub next: Option<u64>,
+}
+
 /// How an upload in parts, or a copy, ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Completed {
@@ -285,6 +309,35 @@ pub fn uploads(bytes: &[u8]) -> Result<UploadsPage, XmlError> {
     })
 }
 
+/// `ListPartsResult`.
+///
+/// # Errors
+/// [`XmlError`] if the text is no well-formed XML within the bounds, or holds no page of parts.
+pub fn parts(bytes: &[u8]) -> Result<PartsPage, XmlError> {
+    read(bytes, |root| {
+        if root.tag_name().name() != "ListPartsResult" {
+            return Err(XmlError::Missing("ListPartsResult"));
+        }
+        let number = |node, name| needed(node, name)?.parse().map_err(|_| XmlError::Missing(name));
+        let entry = |entry| {
+            let etag = needed(entry, "ETag")?;
+            Ok(ListedPart {
+                number: number(entry, "PartNumber")?,
+                size: number(entry, "Size")?,
+                has_bare_etag: !etag.trim().starts_with('"'),
+                etag: unquoted(&etag),
+                checksum_sha256: child(entry, "ChecksumSHA256").map(str::to_owned).filter(|text| !text.is_empty()),
+            })
+        };
+        let parts = all(root, "Part").map(entry).collect::<Result<Vec<_>, _>>()?;
+        let next = match child(root, "IsTruncated") {
+            Some("true") => Some(number(root, "NextPartNumberMarker")?),
+            _ => None,
+        };
+        Ok(PartsPage { parts, next })
+    })
+}
+
 /// `DeleteResult`: the keys that were not deleted, and why.
 ///
 /// # Errors
@@ -440,6 +493,26 @@ mod tests {
     }
 
     #[test]
+    fn parts_of_an_upload() {
+        let page = |inside: &str| parts(format!("<ListPartsResult>{inside}</ListPartsResult>").as_bytes());
+        let first = "<Part><PartNumber>1</PartNumber><ETag>&quot;e&quot;</ETag><Size>5</Size>\
+                     <ChecksumSHA256>s=</ChecksumSHA256></Part>";
+        let second = "<Part><PartNumber>2</PartNumber><ETag>f</ETag><Size>6</Size><ChecksumSHA256/></Part>";
+        let both = page(&format!("{first}{second}<IsTruncated>false</IsTruncated>")).unwrap();
+        let (etag, checksum_sha256) = ("e".to_owned(), Some("s=".to_owned()));
+        let one = ListedPart { number: 1, size: 5, etag, has_bare_etag: false, checksum_sha256 };
+        let other = ListedPart { number: 2, size: 6, etag: "f".into(), has_bare_etag: true, checksum_sha256: None };
+        assert_eq!(both, PartsPage { parts: vec![one, other], next: None });
+        let more = "<IsTruncated>true</IsTruncated><NextPartNumberMarker>2</NextPartNumberMarker>";
+        assert_eq!(page(more).unwrap().next, Some(2));
+        for wrong in ["<IsTruncated>true</IsTruncated>", "<Part><PartNumber>1</PartNumber><Size>5</Size></Part>"] {
+            assert!(page(wrong).is_err(), "{wrong}");
+        }
+        assert!(page("<Part><PartNumber>-1</PartNumber><ETag>e</ETag><Size>5</Size></Part>").is_err());
+        assert!(parts(b"<ListBucketResult/>").is_err(), "a store that does not know the question");
+    }
+
+    #[test]
     fn what_could_grow_is_refused() {
         let bomb = br#"<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;">]><x>&b;</x>"#;
         assert!(matches!(upload_id(bomb), Err(XmlError::Syntax(_))));
@@ -461,7 +534,7 @@ mod tests {
         #[test]
         fn any_bytes_are_taken(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = (service_error(&bytes), page(&bytes), uploads(&bytes), not_deleted(&bytes));
-            let _ = (completed(&bytes), upload_id(&bytes));
+            let _ = (completed(&bytes), upload_id(&bytes), parts(&bytes));
         }
     }
 }

@@ -1,6 +1,18 @@
-//! `put` by several machines, with a queue in memory and versitygw, whose objects are files that can be looked at.
+//! `put` by several machines, with a queue in memory or on a real nats-server, and with a store that misbehaves or
+//! versitygw, whose objects are files that can be looked at.
 
 #![allow(clippy::unwrap_used)]
+
+#[path = "put_fleet/conditions.rs"]
+mod conditions;
+#[path = "../../fullbore/tests/s3/store.rs"]
+#[allow(dead_code, reason = "shared by several test binaries")]
+mod misbehaving;
+#[path = "../../fullbore-fleet/tests/nats_server/mod.rs"]
+#[allow(dead_code, reason = "shared by several test binaries")]
+mod nats_server;
+#[path = "put_fleet/parts.rs"]
+mod parts;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -18,7 +30,7 @@ use fullbore_fleet::names::{RUN_KEYS, WorkerId};
 use fullbore_fleet::queue::Queue;
 use fullbore_s3::bucket::{self, BucketSettings};
 use fullbore_s3::credentials::Aws;
-use fullbore_s3::put::fleet::{Connect, FleetPut, Served, WorkerSettings, serve};
+use fullbore_s3::put::fleet::{Connect, FleetPut, SPLIT_BYTES_MIN, Served, WorkerSettings, serve};
 use fullbore_s3::put::{self, FieldSettings, PutSettings};
 use fullbore_s3::{Addressing, Location};
 use tokio::sync::watch;
@@ -60,30 +72,31 @@ impl Store {
         Store { process, url: format!("http://127.0.0.1:{port}"), directory }
     }
 
-    fn bucket(&self, place: &str) -> BucketSettings {
-        let variables = BTreeMap::from([
-            ("AWS_ACCESS_KEY_ID", "fullbore"),
-            ("AWS_SECRET_ACCESS_KEY", "only-for-tests"),
-            ("AWS_ENDPOINT_URL", &self.url),
-            ("HOME", "/nonexistent"),
-        ]);
-        BucketSettings {
-            location: Location::parse(place).unwrap(),
-            endpoint: None,
-            region: None,
-            addressing: Addressing::Path,
-            signs: true,
-            authorities: None,
-            connections: bucket::CONNECTIONS,
-            patience: Duration::from_secs(30),
-            proxy: fullbore_wire::run::ProxyAddresses::default(),
-            aws: Aws::find(&|name| variables.get(name).map(|value| (*value).to_owned()), None).unwrap(),
-        }
-    }
-
     /// Path → content of the objects below the prefix `p`.
     fn objects(&self) -> BTreeMap<String, Vec<u8>> {
         files(&self.directory.path().join("data/bucket/p"))
+    }
+}
+
+/// A bucket of the store at this URL.
+fn bucket_at(url: &str, place: &str) -> BucketSettings {
+    let variables = BTreeMap::from([
+        ("AWS_ACCESS_KEY_ID", "fullbore"),
+        ("AWS_SECRET_ACCESS_KEY", "only-for-tests"),
+        ("AWS_ENDPOINT_URL", url),
+        ("HOME", "/nonexistent"),
+    ]);
+    BucketSettings {
+        location: Location::parse(place).unwrap(),
+        endpoint: None,
+        region: None,
+        addressing: Addressing::Path,
+        signs: true,
+        authorities: None,
+        connections: bucket::CONNECTIONS,
+        patience: Duration::from_secs(30),
+        proxy: fullbore_wire::run::ProxyAddresses::default(),
+        aws: Aws::find(&|name| variables.get(name).map(|value| (*value).to_owned()), None).unwrap(),
     }
 }
 
@@ -108,34 +121,42 @@ struct Heard {
     warnings: Vec<String>,
     stored: usize,
     present: usize,
+    /// Checksums of stored objects, where they are known.
+    checksums: Vec<String>,
 }
 
 impl Events for Heard {
     fn emit(&mut self, event: Event) {
         match event {
             Event::Warning { message } => self.warnings.push(message),
-            Event::Stored(_) => self.stored += 1,
+            Event::Stored(file) => {
+                self.stored += 1;
+                self.checksums.extend(file.checksum_sha256);
+            }
             Event::Present(_) => self.present += 1,
             _ => {}
         }
     }
 }
 
-/// A queue of this process, or none.
-struct InMemory(Option<MemoryQueue>);
+/// A queue that is there, or none.
+struct Ready<Q>(Option<Q>);
 
-impl Connect for InMemory {
-    type Queue = MemoryQueue;
+impl<Q: Queue> Connect for Ready<Q> {
+    type Queue = Q;
 
-    async fn connect(&self) -> Result<MemoryQueue, CommandError> {
-        let queue = self.0.as_ref().map(MemoryQueue::connect);
-        queue.ok_or_else(|| CommandError::new(ErrorKind::Network, "no queue there"))
+    async fn connect(&self) -> Result<Q, CommandError> {
+        self.0.clone().ok_or_else(|| CommandError::new(ErrorKind::Network, "no queue there"))
     }
 }
 
 fn settings(store: &Store, directory: &Path, last: &[&str]) -> PutSettings {
+    settings_at(&store.url, &store.directory.path().join("journals"), directory, last)
+}
+
+fn settings_at(url: &str, journals: &Path, directory: &Path, last: &[&str]) -> PutSettings {
     PutSettings {
-        bucket: store.bucket("s3://bucket/p"),
+        bucket: bucket_at(url, "s3://bucket/p"),
         sources: vec![directory.to_owned()],
         choice: Default::default(),
         fields: FieldSettings::default(),
@@ -145,7 +166,7 @@ fn settings(store: &Store, directory: &Path, last: &[&str]) -> PutSettings {
         delete: None,
         dry_run: false,
         list: None,
-        journals: Some(store.directory.path().join("journals")),
+        journals: Some(journals.to_owned()),
         spool: "/var/tmp".into(),
         limit_rate_bytes_per_s: None,
         watch_stages: false,
@@ -153,12 +174,23 @@ fn settings(store: &Store, directory: &Path, last: &[&str]) -> PutSettings {
 }
 
 fn plan(settings: &PutSettings, queue: Option<&MemoryQueue>, is_worker: bool) -> (Result<Report, CommandError>, Heard) {
+    plan_in_parts(settings, queue.map(MemoryQueue::connect), is_worker, SPLIT_BYTES_MIN)
+}
+
+/// A planner that has files from this size on put in parts.
+fn plan_in_parts<Q: Queue>(
+    settings: &PutSettings,
+    queue: Option<Q>,
+    is_worker: bool,
+    split_bytes_min: u64,
+) -> (Result<Report, CommandError>, Heard) {
     let fleet = FleetPut {
-        queue: InMemory(queue.cloned()),
+        queue: Ready(queue),
         worker: WorkerId::parse("planner").unwrap(),
         is_worker,
         requires_workers: false,
         machine: "here".to_owned(),
+        split_bytes_min,
     };
     let (mut heard, stop) = (Heard::default(), Stop::in_thread(|| ()).unwrap());
     let result = put::run_with(settings, Some(&fleet), &mut heard, &stop);
@@ -174,31 +206,23 @@ struct Workers {
 impl Workers {
     /// Each has the files of planners below `from` at its own place.
     fn start(store: &Store, queue: &MemoryQueue, from: &Path, places: &[&Path]) -> Workers {
+        Workers::of(places.iter().map(|place| (queue.connect(), *place)), &store.url, from)
+    }
+
+    /// One for each of these connections to a queue, with the files of planners below `from` at its own place.
+    fn of<'a, Q: Queue>(each: impl Iterator<Item = (Q, &'a Path)>, url: &str, from: &Path) -> Workers {
         let over = watch::Sender::new(false);
-        let start = |(number, place): (usize, &&Path)| {
-            let (queue, over) = (queue.connect(), over.subscribe());
-            let settings = WorkerSettings {
-                bucket: store.bucket("s3://bucket"),
-                roots: vec![(from.to_owned(), (*place).to_owned())],
-                spool: "/var/tmp".into(),
-                limit_rate_bytes_per_s: None,
-            };
+        let start = |(number, (queue, place)): (usize, (Q, &Path))| {
+            let over = over.subscribe();
+            let settings = worker_settings(url, from, place);
             std::thread::spawn(move || {
                 let runtime =
                     tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-                runtime.block_on(async {
-                    let run = loop {
-                        if let Some(entry) = queue.list(RUN_KEYS).await.unwrap().first() {
-                            break Run::parse(&entry.value).unwrap();
-                        }
-                        tokio::time::sleep(Duration::from_millis(20)).await;
-                    };
-                    let name = WorkerId::parse(&format!("w{number}")).unwrap();
-                    serve(queue, &run, name, &settings, over).await.unwrap()
-                })
+                let name = WorkerId::parse(&format!("w{number}")).unwrap();
+                runtime.block_on(work(queue, name, &settings, over))
             })
         };
-        let threads = places.iter().enumerate().map(start).collect();
+        let threads = each.enumerate().map(start).collect();
         Workers { over, threads }
     }
 
@@ -206,6 +230,27 @@ impl Workers {
         self.over.send_replace(true);
         self.threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     }
+}
+
+fn worker_settings(url: &str, from: &Path, place: &Path) -> WorkerSettings {
+    WorkerSettings {
+        bucket: bucket_at(url, "s3://bucket"),
+        roots: vec![(from.to_owned(), place.to_owned())],
+        spool: "/var/tmp".into(),
+        limit_rate_bytes_per_s: None,
+    }
+}
+
+/// Waits for a run, and works on it.
+async fn work<Q: Queue>(queue: Q, name: WorkerId, settings: &WorkerSettings, over: watch::Receiver<bool>) -> Served {
+    let run = loop {
+        // A queue that nobody has used yet has no keys.
+        if let Some(entry) = queue.list(RUN_KEYS).await.unwrap_or_default().first() {
+            break Run::parse(&entry.value).unwrap();
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    serve(queue, &run, name, settings, over).await.unwrap()
 }
 
 /// A queue whose clock goes as fast as the wall's.

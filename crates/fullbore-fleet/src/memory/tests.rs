@@ -26,7 +26,9 @@ fn run() -> RunId {
 
 fn tasks(round: u32, count: usize) -> Vec<Task> {
     let item = |number| Item { path: format!("pool/{number}"), size: 1, sha256: Sha256::of(b"") };
-    (0..count).map(|number| Task { kind: Kind::Fetch, run: run(), round, items: vec![item(number)] }).collect()
+    (0..count)
+        .map(|number| Task { kind: Kind::Fetch, run: run(), round, items: vec![item(number)], replaces: Vec::new() })
+        .collect()
 }
 
 fn queue(count: usize) -> MemoryQueue {

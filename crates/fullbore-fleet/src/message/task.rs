@@ -1,4 +1,6 @@
-//! A task: files that one worker fetches and stores, or reads and stores.
+//! A task: files that one worker fetches and stores, or reads and stores, or a part of one large file.
+
+use std::ops::Range;
 
 use fullbore_debian::path::{self, PathError, PathFault};
 use fullbore_digest::{Sha256, Sha256Hasher};
@@ -9,29 +11,75 @@ use crate::names::{Class, RunId};
 use crate::tasks::{FILE_BYTES_MAX, PACK_BYTES_MAX, PACK_FILES_MAX, XL_BYTES_MIN};
 
 /// What a worker does with the files of a task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind {
     /// Fetch them from the mirrors of the run, verify and store them.
     Fetch,
     /// Read them below the root of the run, and store them.
     Put,
+    /// Read a part of the only file below the root of the run, and send it into an upload that the planner has begun.
+    Part(Part),
 }
+
+/// The kinds in messages.
+const FETCH: &str = "fetch";
+const PUT: &str = "put";
+const PART: &str = "part";
 
 impl Kind {
-    const ALL: [Kind; 2] = [Kind::Fetch, Kind::Put];
-
-    /// The kind in messages.
-    fn as_str(self) -> &'static str {
+    fn as_str(&self) -> &'static str {
         match self {
-            Kind::Fetch => "fetch",
-            Kind::Put => "put",
+            Kind::Fetch => FETCH,
+            Kind::Put => PUT,
+            Kind::Part(_) => PART,
         }
     }
+}
 
-    fn of(text: &str) -> Option<Kind> {
-        Kind::ALL.into_iter().find(|kind| kind.as_str() == text)
+/// A part of a file that is put in parts. All parts but the last have the same size, so number and size tell the place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// Id of the upload, given by the store.
+    pub upload: String,
+    /// Number of the part, from 1.
+    pub number: u32,
+    /// Bytes of each part but the last.
+    pub part_bytes: u64,
+}
+
+impl Part {
+    /// Where the part is in a file of this size; empty behind its end.
+    pub fn range(&self, size: u64) -> Range<u64> {
+        let start = u64::from(self.number.saturating_sub(1)).saturating_mul(self.part_bytes).min(size);
+        start..start.saturating_add(self.part_bytes).min(size)
+    }
+
+    fn check(&self, items: &[Item]) -> Result<(), MessageError> {
+        let is_printable = self.upload.bytes().all(|byte| byte.is_ascii_graphic());
+        if !(1..=UPLOAD_BYTES_MAX).contains(&self.upload.len()) || !is_printable {
+            return Err(MessageError::Upload { upload: shown(&self.upload) });
+        }
+        let [item] = items else { return Err(MessageError::Count { count: items.len() }) };
+        if !(1..=PARTS_MAX).contains(&self.number) || self.range(item.size).is_empty() {
+            return Err(MessageError::Bound { field: "part", value: u64::from(self.number) });
+        }
+        if !(PART_BYTES_MIN..=PART_BYTES_MAX).contains(&self.part_bytes) {
+            return Err(MessageError::Bound { field: "size of a part", value: self.part_bytes });
+        }
+        Ok(())
     }
 }
+
+/// Parts of an object, and bytes of each part but the last ("Amazon S3 multipart upload limits").
+const PARTS_MAX: u32 = 10_000;
+const PART_BYTES_MIN: u64 = 5 << 20;
+const PART_BYTES_MAX: u64 = 5 << 30;
+
+/// Longest id of an upload. Those of Amazon have about 130 letters.
+const UPLOAD_BYTES_MAX: usize = 1024;
+
+/// Longest ETag in a task: an MD5 sum and a number of parts have 38 letters. A planner leaves longer ones out.
+pub const TAG_BYTES_MAX: usize = 64;
 
 /// Longest path of a file to put: that of a key of S3.
 const PUT_PATH_BYTES_MAX: usize = 1024;
@@ -64,10 +112,10 @@ impl Item {
     ///
     /// # Errors
     /// The reason: a path outside the root, a published path, or a size that no store takes.
-    pub fn check_for(&self, kind: Kind) -> Result<(), MessageError> {
+    pub fn check_for(&self, kind: &Kind) -> Result<(), MessageError> {
         match kind {
             Kind::Fetch => self.check(),
-            Kind::Put => self.check_to_put(),
+            Kind::Put | Kind::Part(_) => self.check_to_put(),
         }
     }
 
@@ -122,6 +170,9 @@ pub struct Task {
     pub round: u32,
     /// The files: one, or a pack of small ones.
     pub items: Vec<Item>,
+    /// What each object may replace, in a task to put files: an object of this ETag, or none if it is empty. `None`: any
+    /// object. An empty list stands for `None` everywhere.
+    pub replaces: Vec<Option<String>>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -131,6 +182,10 @@ struct Wire {
     round: u32,
     kind: String,
     items: Vec<(String, u64, String)>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    part: Option<(String, u32, u64)>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    replaces: Vec<Option<String>>,
 }
 
 impl Versioned for Wire {
@@ -145,7 +200,7 @@ fn unknown_kind(bytes: &[u8]) -> Option<MessageError> {
         kind: String,
     }
     let OnlyKind { kind } = serde_json::from_slice(bytes).ok()?;
-    Kind::of(&kind).is_none().then(|| MessageError::Kind { kind: shown(&kind) })
+    (![FETCH, PUT, PART].contains(&kind.as_str())).then(|| MessageError::Kind { kind: shown(&kind) })
 }
 
 impl Task {
@@ -160,8 +215,14 @@ impl Task {
             Err(MessageError::Json(error)) => return Err(unknown_kind(bytes).unwrap_or(MessageError::Json(error))),
             Err(error) => return Err(error),
         };
-        let kind = Kind::of(&wire.kind).ok_or_else(|| MessageError::Kind { kind: shown(&wire.kind) })?;
-        let Wire { run, round, items, .. } = wire;
+        let Wire { run, round, kind, items, part, replaces, .. } = wire;
+        let kind = match (kind.as_str(), part) {
+            (FETCH, _) => Kind::Fetch,
+            (PUT, _) => Kind::Put,
+            (PART, Some((upload, number, part_bytes))) => Kind::Part(Part { upload, number, part_bytes }),
+            (PART, None) => return Err(MessageError::Bound { field: "part", value: 0 }),
+            (other, _) => return Err(MessageError::Kind { kind: shown(other) }),
+        };
         if round == 0 {
             return Err(MessageError::Bound { field: "round", value: 0 });
         }
@@ -173,10 +234,20 @@ impl Task {
                 return Err(MessageError::Hash { path: shown(&path) });
             };
             let item = Item { path, size, sha256 };
-            item.check_for(kind)?;
+            item.check_for(&kind)?;
             Ok(item)
         });
-        let task = Task { kind, run, round, items: items.collect::<Result<_, _>>()? };
+        let items: Vec<Item> = items.collect::<Result<_, _>>()?;
+        if let Kind::Part(part) = &kind {
+            part.check(&items)?;
+        }
+        let is_tag = |tag: &String| {
+            tag.len() <= TAG_BYTES_MAX && tag.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"')
+        };
+        if !replaces.is_empty() && (replaces.len() != items.len() || !replaces.iter().flatten().all(is_tag)) {
+            return Err(MessageError::Tags);
+        }
+        let task = Task { kind, run, round, items, replaces };
         // No overflow: 64 files of bounded size. A pack is held whole in memory, so its size must be the planner's.
         if task.items.len() > 1 && task.bytes() > PACK_BYTES_MAX {
             return Err(MessageError::Size { bytes: task.bytes(), count: task.items.len() });
@@ -187,8 +258,13 @@ impl Task {
     /// The message.
     pub fn to_bytes(&self) -> Vec<u8> {
         let items = self.items.iter().map(|item| (item.path.clone(), item.size, item.sha256.to_string()));
+        let part = match &self.kind {
+            Kind::Part(Part { upload, number, part_bytes }) => Some((upload.clone(), *number, *part_bytes)),
+            Kind::Fetch | Kind::Put => None,
+        };
         let (run, kind) = (self.run.clone(), self.kind.as_str().to_owned());
-        let wire = Wire { v: VERSION, run, round: self.round, kind, items: items.collect() };
+        let (items, replaces) = (items.collect(), self.replaces.clone());
+        let wire = Wire { v: VERSION, run, round: self.round, kind, items, part, replaces };
         serde_json::to_vec(&wire).expect("text and numbers have a form in JSON")
     }
 
@@ -201,19 +277,34 @@ impl Task {
             hasher.update(item.path.as_bytes());
             hasher.update(format!("\0{}\0{}\n", item.size, item.sha256).as_bytes());
         }
+        if let Kind::Part(Part { upload, number, part_bytes }) = &self.kind {
+            hasher.update(format!("{upload}\0{number}\0{part_bytes}").as_bytes());
+        }
         let mut id = hasher.finish().to_string();
         id.truncate(ID_DIGITS);
         id
     }
 
-    /// Sum of the sizes.
-    pub fn bytes(&self) -> u64 {
-        self.items.iter().map(|item| item.size).sum()
+    /// Bytes that a worker moves for a file.
+    pub fn bytes_of(&self, item: &Item) -> u64 {
+        match &self.kind {
+            Kind::Fetch | Kind::Put => item.size,
+            Kind::Part(part) => {
+                let range = part.range(item.size);
+                range.end - range.start
+            }
+        }
     }
 
-    /// Class of the task.
+    /// Bytes that a worker moves.
+    pub fn bytes(&self) -> u64 {
+        self.items.iter().map(|item| self.bytes_of(item)).sum()
+    }
+
+    /// Class of the task. A worker sends several parts at once, whatever their size.
     pub fn class(&self) -> Class {
-        if self.bytes() >= XL_BYTES_MIN { Class::Xl } else { Class::Large }
+        let is_xl = !matches!(self.kind, Kind::Part(_)) && self.bytes() >= XL_BYTES_MIN;
+        if is_xl { Class::Xl } else { Class::Large }
     }
 }
 
@@ -232,7 +323,7 @@ mod tests {
     }
 
     fn task(items: Vec<Item>) -> Task {
-        Task { kind: Kind::Fetch, run: RunId::parse("9c1f").unwrap(), round: 1, items }
+        Task { kind: Kind::Fetch, run: RunId::parse("9c1f").unwrap(), round: 1, items, replaces: Vec::new() }
     }
 
     #[test]
@@ -323,12 +414,70 @@ mod tests {
         assert_ne!(Item::version(5, 1, 0), Item::version(5, 1, 1));
     }
 
+    fn part(upload: &str, number: u32, part_bytes: u64, size: u64) -> Task {
+        let part = Part { upload: upload.to_owned(), number, part_bytes };
+        Task { kind: Kind::Part(part), ..task(vec![item("share/film", size)]) }
+    }
+
+    #[test]
+    fn a_part_is_counted_by_its_own_bytes() {
+        let last = part("2~x/y+z=", 3, 8 << 20, (16 << 20) + 5);
+        assert_eq!(Task::parse(&last.to_bytes()).unwrap(), last);
+        assert_eq!((last.bytes(), last.class()), (5, Class::Large));
+        assert_eq!(part("u", 1, 5 << 30, 1 << 40).class(), Class::Large, "a worker sends several at once");
+        let ids = [part("u", 1, 8 << 20, 1 << 30), part("u", 2, 8 << 20, 1 << 30), part("v", 1, 8 << 20, 1 << 30)];
+        let ids: std::collections::BTreeSet<String> = ids.iter().map(Task::id).collect();
+        assert_eq!(ids.len(), 3);
+    }
+
+    /// F18
+    #[test]
+    fn a_hostile_part_is_refused() {
+        let long = "u".repeat(1025);
+        for hostile in [
+            part("", 1, 8 << 20, 1 << 30),
+            part(&long, 1, 8 << 20, 1 << 30),
+            part("a b", 1, 8 << 20, 1 << 30),
+            part("a\r\nb", 1, 8 << 20, 1 << 30),
+            part("u", 0, 8 << 20, 1 << 30),
+            part("u", 10_001, 8 << 20, 1 << 40),
+            part("u", 129, 8 << 20, 1 << 30),
+            part("u", u32::MAX, u64::MAX, u64::MAX),
+            part("u", 1, (5 << 20) - 1, 1 << 30),
+            part("u", 1, (5 << 30) + 1, 1 << 40),
+            part("u", 1, 8 << 20, 0),
+            Task { items: vec![item("a", 9 << 20); 2], ..part("u", 1, 8 << 20, 0) },
+            Task { items: vec![item("../a", 9 << 20)], ..part("u", 1, 8 << 20, 0) },
+        ] {
+            assert!(Task::parse(&hostile.to_bytes()).is_err_and(|error| !error.is_skew()), "{hostile:?}");
+        }
+        let without = part("u", 1, 8 << 20, 1 << 30).to_bytes();
+        let without = String::from_utf8(without).unwrap().replace("\"part\":[", "\"other\":[");
+        assert!(matches!(Task::parse(without.as_bytes()), Err(MessageError::Bound { field: "part", .. })));
+    }
+
+    #[test]
+    fn objects_to_replace_go_with_their_files() {
+        let items = vec![item("a", 1), item("b", 2), item("c", 3)];
+        let tags = |tags: &[Option<&str>]| Task {
+            kind: Kind::Put,
+            replaces: tags.iter().map(|tag| tag.map(str::to_owned)).collect(),
+            ..task(items.clone())
+        };
+        let good = tags(&[None, Some(""), Some("9b2cf535f27731c974343645a3985328-17")]);
+        assert_eq!(Task::parse(&good.to_bytes()).unwrap(), good);
+        let long = "e".repeat(TAG_BYTES_MAX + 1);
+        for hostile in [tags(&[Some("")]), tags(&[None, None, Some("a\"b")]), tags(&[None, None, Some(&long)])] {
+            assert!(matches!(Task::parse(&hostile.to_bytes()), Err(MessageError::Tags)), "{hostile:?}");
+        }
+    }
+
     /// F15
     #[test]
     fn a_task_of_a_later_version_is_no_hostile_one() {
         let later = Task::parse(b"{\"v\":2,\"what\":\"else\"}").expect_err("later");
         assert!(later.is_skew(), "{later}");
-        let kind = Task::parse(b"{\"v\":1,\"kind\":\"part\",\"run\":\"a\",\"upload\":\"x\"}").expect_err("kind");
+        let kind = Task::parse(b"{\"v\":1,\"kind\":\"copy\",\"run\":\"a\",\"upload\":\"x\"}").expect_err("kind");
         assert!(kind.is_skew(), "{kind}");
     }
 

@@ -141,8 +141,10 @@ impl<'a> Account<'a> {
                 self.totals.present += 1;
                 Event::Present(file)
             }
-            Outcome::Elsewhere { .. } => {
+            Outcome::Elsewhere(stored) => {
                 self.totals.stored += 1;
+                self.totals.unconfirmed += u64::from(!stored.confirmed);
+                file.checksum_sha256 = Some(stored.checksum).filter(|checksum| !checksum.is_empty());
                 self.totals.elsewhere.0 += 1;
                 self.totals.elsewhere.1 += done.size;
                 Event::Stored(file)

@@ -5,9 +5,11 @@
 //! other files, and is a worker too. What is done, only the bucket says: when the queue has no more tasks, it is listed, and
 //! missing files go out as another round, at most three times. Then the planner puts the rest itself, and so it does
 //! without a queue. Patterns of `--last` come in turn: the tasks of one are published when those before it are stored.
+//! Large files go to workers in parts (`split`).
 
 mod planner;
 mod share;
+mod split;
 mod worker;
 
 use std::future::Future;
@@ -21,8 +23,13 @@ use fullbore_fleet::queue::Queue;
 use fullbore_wire::url::Url;
 
 use super::PutSettings;
+use super::plan::Plan;
+use crate::journal::Open;
 use crate::mtime;
+use crate::objects::Condition;
+use crate::parts::{Cut, PARTS_MAX};
 pub(super) use share::Fleet;
+pub use split::SPLIT_BYTES_MIN;
 pub use worker::{Served, WorkerSettings, serve};
 
 /// Hexadecimal digits of a run's name.
@@ -50,6 +57,8 @@ pub struct FleetPut<C> {
     pub requires_workers: bool,
     /// Name of this machine, for people.
     pub machine: String,
+    /// Size from which a file is put in parts by several machines; [`SPLIT_BYTES_MIN`] by default.
+    pub split_bytes_min: u64,
 }
 
 /// The announcement of a run, and the directory whose files it is about.
@@ -116,6 +125,31 @@ fn place_of(root: &str, roots: &[(PathBuf, PathBuf)]) -> Option<(PathBuf, PathBu
 /// Whether one of these roots has the directory of a run.
 pub fn has_place(root: &str, roots: &[(PathBuf, PathBuf)]) -> bool {
     place_of(root, roots).is_some()
+}
+
+/// What an object may replace, as tasks have it: see [`fullbore_fleet::message::Task::replaces`].
+fn condition(replaces: Option<&str>) -> Condition {
+    match replaces {
+        None => Condition::None,
+        Some("") => Condition::Absent,
+        Some(tag) => Condition::Tag(tag.to_owned()),
+    }
+}
+
+/// The fields that the user gave, as text: uploads of other fields are others.
+fn given(settings: &PutSettings) -> Result<String, CommandError> {
+    Ok(format!("{:?} {:?}", super::fields::common(&settings.fields)?, settings.fields.content_type))
+}
+
+/// Whether a run goes on with an upload in parts that an earlier one left: it is of a file of the plan, and the file is
+/// as it was.
+pub(super) fn goes_on(settings: &PutSettings, plan: &Plan, open: &Open) -> bool {
+    let (Some(of), Ok(given)) = (&open.of, given(settings)) else { return false };
+    let Some(object) = plan.objects.iter().find(|object| object.key == open.key) else { return false };
+    let file = object.found.as_ref().and_then(|found| found.open(&object.path).ok());
+    let Some(about) = file.and_then(|file| file.metadata().ok()) else { return false };
+    let part_bytes = Cut::at_most(about.len(), PARTS_MAX).part_bytes(0);
+    *of == split::identify(&item(String::new(), &about).sha256, part_bytes, &given)
 }
 
 /// A file as the planner and a worker name its content.

@@ -146,7 +146,9 @@ mod tests {
 
     #[test]
     fn the_common_prefix_ends_between_characters() {
-        let object = |key: &str| Planned { path: "x".into(), found: None, key: key.into(), turn: 0 };
+        let replaces = crate::objects::Condition::None;
+        let object =
+            |key: &str| Planned { path: "x".into(), found: None, key: key.into(), turn: 0, replaces: replaces.clone() };
         assert_eq!(common_prefix(&[object("a/ä"), object("a/ö")]), "a/");
         assert_eq!(common_prefix(&[object("ab"), object("ab")]), "ab");
         assert_eq!(common_prefix(&[]), "");

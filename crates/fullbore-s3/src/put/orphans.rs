@@ -2,7 +2,7 @@
 //!
 //! Those whose id a journal has are given up by it. A run that was killed before the store had answered left none: the
 //! store lists the open uploads of that key, and those that it began in the run's interval are given up. Others may
-//! be somebody else's and are named.
+//! be somebody else's and are named. A run of several machines goes on with uploads of its own that were left.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,7 +11,7 @@ use fullbore_engine::run::Events;
 
 use crate::client::CallError;
 use crate::credentials::unix_now;
-use crate::journal::{Intent, Orphans};
+use crate::journal::{Intent, Open, Orphans};
 use crate::open_uploads::{self, OpenUploads};
 use crate::upload::{Aborted, Uploader};
 use crate::xml::Begun;
@@ -23,13 +23,23 @@ const KEYS_MAX: usize = 1000;
 /// Uploads of somebody else that are named for one key.
 const NAMED_MAX: usize = 3;
 
-/// Gives up what is left.
-pub async fn give_up(events: &mut dyn Events, uploader: &Uploader, journals: &Path) {
+/// Gives up what is left, but those uploads that this run goes on with. It gets them with their lines in its own journal.
+pub async fn give_up(
+    events: &mut dyn Events,
+    uploader: &Uploader,
+    journals: &Path,
+    goes_on: &dyn Fn(&Open) -> bool,
+) -> Vec<Open> {
     let bucket = uploader.client.bucket();
     let mut orphans = Orphans::find(journals, bucket.store(), &bucket.name);
+    let taken: Vec<Open> =
+        orphans.uploads(bucket.store(), &bucket.name).filter(|open| goes_on(open)).cloned().collect();
+    let noted: Vec<Open> = taken.into_iter().filter(|open| uploader.takes_over(open)).collect();
+    noted.iter().for_each(|open| orphans.ended(&open.upload_id));
     if give_up_known(events, uploader, &mut orphans).await {
         give_up_unknown(events, uploader, &mut orphans).await;
     }
+    noted
 }
 
 /// Those whose ids are known; false when the store does not answer, so that others would wait as long.

@@ -12,6 +12,7 @@ use fullbore_engine::tree::{Choice, Item, Listing, list};
 use super::protected::Rules;
 use crate::address::Location;
 use crate::key;
+use crate::objects::Condition;
 
 /// One object to be.
 #[derive(Debug, Clone)]
@@ -24,6 +25,8 @@ pub struct Planned {
     pub key: String,
     /// Which turn it has: all of one are there before those of the next begin.
     pub turn: usize,
+    /// What it may replace.
+    pub replaces: Condition,
 }
 
 /// All that is to be put.
@@ -171,7 +174,7 @@ impl Plan {
                 let turn = last.turn(if relative.is_empty() { &key } else { &relative });
                 let path = item.path().to_owned();
                 let found = if let Item::File { found, .. } = item { found } else { None };
-                plan.objects.push(Planned { path, found, key, turn });
+                plan.objects.push(Planned { path, found, key, turn, replaces: Condition::None });
             }
         }
         plan.refuse_twins()?;

@@ -29,6 +29,7 @@ use crate::client::{CallError, Client};
 use crate::compare::{self, Checker, Finding, Present};
 use crate::dialect::Feature;
 use crate::mtime;
+use crate::objects::Condition;
 use crate::parts::{self, WHOLE_BYTES_MAX};
 use crate::upload::{PutOutcome, Stored, UploadError, Uploader};
 
@@ -58,11 +59,8 @@ pub enum Outcome {
         /// ETag of the object without quotes, where it is known that it goes with the content.
         etag: Option<String>,
     },
-    /// Another machine has put it.
-    Elsewhere {
-        /// ETag of the object without quotes.
-        etag: String,
-    },
+    /// Other machines have put it, or some of its parts.
+    Elsewhere(Stored),
     /// It would be put.
     Wanted,
 }
@@ -71,9 +69,8 @@ impl Outcome {
     /// ETag that the object has now.
     fn etag(&self) -> Option<&str> {
         match self {
-            Outcome::Stored(stored) => stored.etag.as_deref(),
+            Outcome::Stored(stored) | Outcome::Elsewhere(stored) => stored.etag.as_deref(),
             Outcome::Present { etag } => etag.as_deref(),
-            Outcome::Elsewhere { etag } => Some(etag),
             Outcome::Wanted => None,
         }
     }
@@ -222,7 +219,8 @@ impl Sending {
             return self.spawn_large(object, number, (file, size, seen, mtime), done);
         }
         let permit = work.wait(|| self.uploader.window.acquire_blocking(size + FILE_BYTES));
-        let small = Small { number, key: object.key.clone(), file, size, seen, mtime, asked: None };
+        let (key, replaces) = (object.key.clone(), object.replaces.clone());
+        let small = Small { number, key, replaces, file, size, seen, mtime, asked: None };
         if presence == Presence::Unknown && self.unchanged.knows(&object.key) {
             return self.ask_before_reading(small, permit, done);
         }
@@ -254,7 +252,7 @@ impl Sending {
 
     /// Reads a small file, and has a task put it where the listing does not show that it is there.
     fn read_small(self: &Arc<Self>, small: Small, presence: Presence, permit: Permit, done: &mpsc::Sender<Done>) {
-        let Small { number, key, file, size, seen, mtime, asked } = small;
+        let Small { number, key, replaces, file, size, seen, mtime, asked } = small;
         let work = &self.uploader.work;
         let tell = |result| {
             // The receiver outlives all senders.
@@ -277,7 +275,7 @@ impl Sending {
         let hash = work.hash(|| Sha256::of(&content));
         let (this, done) = (Arc::clone(self), done.clone());
         self.handle.spawn(async move {
-            let result = this.small(&key, content, (hash, mtime), presence, asked).await;
+            let result = this.small((&key, &replaces), content, (hash, mtime), presence, asked).await;
             if let Ok(outcome) = &result {
                 this.unchanged.note(&key, confirmed, outcome.etag());
             }
@@ -303,7 +301,7 @@ impl Sending {
 
     async fn small(
         &self,
-        key: &str,
+        (key, replaces): (&str, &Condition),
         content: Bytes,
         (hash, mtime): (Sha256, Option<Mtime>),
         presence: Presence,
@@ -316,40 +314,59 @@ impl Sending {
         let mut perhaps_ours = false;
         let is_there = matches!(asked, Some(Some(_)));
         if conditional && !is_there && dialect.honours(Feature::PutIfAbsent) {
-            match self.uploader.put_whole(key, self.fields(key, mtime), content.clone(), hash, true).await? {
+            match self
+                .uploader
+                .put_whole(key, self.fields(key, mtime), content.clone(), hash, &Condition::Absent)
+                .await?
+            {
                 PutOutcome::Stored(stored) => return Ok(Outcome::Stored(stored)),
                 PutOutcome::Exists { resent } => (perhaps_ours, asked) = (resent, None),
             }
         }
-        let present = match asked {
-            Some(present) => present,
-            None if presence != Presence::Absent => self.present(key).await?,
-            None => None,
+        let asked = match asked {
+            None if presence != Presence::Absent => Some(self.present(key).await?),
+            asked => asked,
         };
-        if let Some(present) = present.filter(|present| present.size == size) {
-            let mut checker = Checker::new(compare::proof(&self.client, key, &present).await?);
-            checker.update(&[&content]);
-            if checker.finish() == Finding::Right {
-                let (confirmed, etag) = (!present.checksums.is_empty(), present.etag);
-                return Ok(match perhaps_ours {
-                    true => Outcome::Stored(Stored { size, checksum: parts::base64(&hash), confirmed, etag }),
-                    false => Outcome::Present { etag },
-                });
+        let outcome = |present: Present, perhaps_ours| {
+            let (confirmed, etag) = (!present.checksums.is_empty(), present.etag);
+            match perhaps_ours {
+                true => Outcome::Stored(Stored { size, checksum: parts::base64(&hash), confirmed, etag }),
+                false => Outcome::Present { etag },
             }
+        };
+        if let Some(present) = self.if_same(key, asked.flatten(), &content).await? {
+            return Ok(outcome(present, perhaps_ours));
         }
         if self.dry_run {
             return Ok(Outcome::Wanted);
         }
         let fields = self.fields(key, mtime);
-        match self.uploader.put_whole(key, fields.clone(), content.clone(), hash, false).await? {
+        match self.uploader.put_whole(key, fields.clone(), content.clone(), hash, replaces).await? {
             PutOutcome::Stored(stored) => {
                 if conditional && self.asks_for_conditions && dialect.asks_for_condition() {
                     self.uploader.ask_for_condition(key, fields, content, hash).await;
                 }
                 Ok(Outcome::Stored(stored))
             }
-            PutOutcome::Exists { .. } => Err(UploadError::Changed),
+            // Another machine may have put the same.
+            PutOutcome::Exists { resent } => match self.if_same(key, self.present(key).await?, &content).await? {
+                Some(present) => Ok(outcome(present, resent)),
+                None => Err(UploadError::Condition),
+            },
         }
+    }
+
+    /// The object that is there, if it has this content.
+    async fn if_same(
+        &self,
+        key: &str,
+        present: Option<Present>,
+        content: &Bytes,
+    ) -> Result<Option<Present>, CallError> {
+        let Some(present) = present.filter(|present| present.size == content.len() as u64) else { return Ok(None) };
+        let mut checker = Checker::new(compare::proof(&self.client, key, &present).await?);
+        checker.update(&[content]);
+        Ok((checker.finish() == Finding::Right).then_some(present))
     }
 
     /// The object that is there. A caller who may put need not be allowed to ask; then nothing is known of the object,
@@ -364,7 +381,8 @@ impl Sending {
         }
     }
 
-    fn fields(&self, key: &str, mtime: Option<Mtime>) -> Vec<(String, String)> {
+    /// The fields of an object.
+    pub fn fields(&self, key: &str, mtime: Option<Mtime>) -> Vec<(String, String)> {
         let mut fields = self.fields.clone();
         // What the user says himself counts.
         if let Some(mtime) = mtime.filter(|_| !fields.iter().any(|(name, _)| name == mtime::FIELD)) {
@@ -383,9 +401,10 @@ impl Sending {
     ) {
         let permit = self.large.acquire_blocking(0);
         let (this, key, done) = (Arc::clone(self), object.key.clone(), done.clone());
+        let replaces = object.replaces.clone();
         self.handle.spawn(async move {
             let file = Arc::new(file);
-            let result = this.large_file(&key, &file, (size, mtime), &seen).await;
+            let result = this.large_file((&key, &replaces), &file, (size, mtime), &seen).await;
             if let Ok(outcome) = &result {
                 this.unchanged.note(&key, seen.confirmed(&file), outcome.etag());
             }
@@ -413,7 +432,7 @@ impl Sending {
 
     async fn large_file(
         &self,
-        key: &str,
+        (key, replaces): (&str, &Condition),
         file: &Arc<File>,
         (size, mtime): (u64, Option<Mtime>),
         seen: &Seen,
@@ -439,7 +458,8 @@ impl Sending {
         if self.dry_run {
             return Ok(Outcome::Wanted);
         }
-        self.uploader.put_file(key, self.fields(key, mtime), Arc::clone(file), size).await.map(Outcome::Stored)
+        let fields = self.fields(key, mtime);
+        self.uploader.put_file_on(key, fields, Arc::clone(file), size, replaces).await.map(Outcome::Stored)
     }
 
     async fn pipe(&self, key: &str, from: impl Read + Send + 'static) -> Result<Outcome, UploadError> {
@@ -455,7 +475,7 @@ impl Sending {
     }
 
     /// An error as the person sees it, behind the path; some end everything.
-    fn explained(&self, error: &UploadError) -> CommandError {
+    pub fn explained(&self, error: &UploadError) -> CommandError {
         let command = match error {
             UploadError::Call(error) => {
                 if is_fatal(error) {
@@ -485,6 +505,7 @@ impl Sending {
 struct Small {
     number: usize,
     key: String,
+    replaces: Condition,
     file: File,
     size: u64,
     seen: Seen,

@@ -18,7 +18,7 @@ use fullbore_mirror::{CheckSettings, OWN_DIRECTORY};
 use fullbore_s3::bucket::{self, BucketSettings};
 use fullbore_s3::credentials::Aws;
 use fullbore_s3::get::tree::{Names, TreeSettings};
-use fullbore_s3::put::fleet::FleetPut;
+use fullbore_s3::put::fleet::{FleetPut, SPLIT_BYTES_MIN};
 use fullbore_s3::{Addressing, Location, SCHEME, get as bucket_get, ls as bucket_ls, put as bucket_put};
 
 use super::queue::{Login, queue};
@@ -145,6 +145,7 @@ fn put_fleet(arguments: &PutArgs, environment: &Environment) -> Result<Option<Fl
         worker,
         is_worker: !flags.no_local,
         requires_workers: flags.require_workers,
+        split_bytes_min: SPLIT_BYTES_MIN,
     }))
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fullbore_engine::digest::Sha256;
+use fullbore_s3::objects::Condition;
 use fullbore_s3::{Feature, PutOutcome};
 
 use super::faults::{put, uploader, well, with_files};
@@ -87,7 +88,7 @@ fn conflicts_are_waited_for_and_other_refusals_keep_the_condition() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let put = || {
         let content = Bytes::from_static(b"x");
-        runtime.block_on(uploader.put_whole("object", Vec::new(), content, Sha256::of(b"x"), true))
+        runtime.block_on(uploader.put_whole("object", Vec::new(), content, Sha256::of(b"x"), &Condition::Absent))
     };
     // The refusal of another kind is an error, or the request is sent again; it is never sent without its condition.
     let _ = put();
@@ -107,14 +108,14 @@ fn what_was_put_on_condition_and_not_answered_is_stored() {
         });
     let (uploader, _stop) = uploader(&store, Duration::from_secs(300));
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let put = |only_if_absent| {
+    let put = |condition| {
         let content = Bytes::from_static(b"x");
-        runtime.block_on(uploader.put_whole("object", Vec::new(), content, Sha256::of(b"x"), only_if_absent)).unwrap()
+        runtime.block_on(uploader.put_whole("object", Vec::new(), content, Sha256::of(b"x"), &condition)).unwrap()
     };
-    assert_eq!(put(true), PutOutcome::Exists { resent: true });
+    assert_eq!(put(Condition::Absent), PutOutcome::Exists { resent: true });
     assert!(uploader.client.dialect().honours(Feature::PutIfAbsent));
-    assert_eq!(put(true), PutOutcome::Exists { resent: false });
-    assert!(matches!(put(false), PutOutcome::Stored(_)));
+    assert_eq!(put(Condition::Absent), PutOutcome::Exists { resent: false });
+    assert!(matches!(put(Condition::None), PutOutcome::Stored(_)));
     // The program tells of it as stored: it is what was sent.
     let mut puts = 0;
     let (store, client, tree) = with_files(

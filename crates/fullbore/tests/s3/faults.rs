@@ -11,6 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use fullbore_engine::digest::Sha256;
 use fullbore_engine::window::Window;
+use fullbore_s3::objects::Condition;
 use fullbore_s3::{Addressing, Bucket, CredentialCache, Growth, Options, UploadError, Uploader};
 use tokio::sync::watch;
 
@@ -457,7 +458,7 @@ fn a_request_that_took_long_and_failed_is_sent_again() {
     });
     let (uploader, _stop) = uploader(&store, Duration::from_secs(2));
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let put = uploader.put_whole("object", Vec::new(), Bytes::from_static(b"x"), Sha256::of(b"x"), false);
+    let put = uploader.put_whole("object", Vec::new(), Bytes::from_static(b"x"), Sha256::of(b"x"), &Condition::None);
     runtime.block_on(put).unwrap();
     assert_eq!((store.keys(), store.requests().len()), (vec!["object".to_owned()], 2));
 }

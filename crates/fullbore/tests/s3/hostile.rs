@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use fullbore_engine::digest::Sha256;
+use fullbore_s3::objects::Condition;
 
 use super::faults::{put, uploader, well, with_files};
 use super::servers::{Client, Output, content, finish};
@@ -290,7 +291,7 @@ fn an_error_says_what_the_store_said_last() {
     let store = Store::start(|_| Fault::Answer(503, "Retry-After: 1\r\n", SLOW));
     let (uploader, _stop) = uploader(&store, Duration::from_secs(2));
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let put = uploader.put_whole("object", Vec::new(), Bytes::from_static(b"x"), Sha256::of(b"x"), false);
+    let put = uploader.put_whole("object", Vec::new(), Bytes::from_static(b"x"), Sha256::of(b"x"), &Condition::None);
     let error = runtime.block_on(put).unwrap_err().to_string();
     assert!(error.contains("503 SlowDown: Please") && error.contains("not done within 2 s"), "{error}");
 }

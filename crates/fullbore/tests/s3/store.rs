@@ -79,9 +79,14 @@ pub enum Fault {
         /// Whether a page begins with the marker itself.
         repeats: bool,
     },
+    /// No answer until so many requests were on their way at once.
+    Together(usize),
     /// Refused with a plea for less when more than so many are asked at once, and slowly otherwise.
     SlowAbove(usize, Duration),
 }
+
+/// Parts on a page of their listing: few, so that most listings have several pages.
+const LISTED_PARTS: usize = 3;
 
 /// A plea for less.
 pub const SLOW: &str = "<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>";
@@ -274,6 +279,11 @@ fn serve(stream: TcpStream, kept: &Mutex<Kept>, script: &Mutex<Script>, now: &At
                     std::thread::sleep(Duration::from_millis(5));
                 }
             }
+            Fault::Together(count) => {
+                while most.load(Ordering::SeqCst) < count {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            }
             Fault::SlowAbove(..) | Fault::None => {}
         }
         let (status, mut fields, mut body) = act(&mut kept.lock().unwrap(), &obeyed, wrong);
@@ -437,6 +447,28 @@ fn act(kept: &mut Kept, request: &Request, wrong: bool) -> (u16, String, Vec<u8>
             kept.objects.insert(key, object);
             (200, String::new(), body.into_bytes())
         }
+        ("GET", Some(upload)) => {
+            let Some((_, parts)) = kept.uploads.get(&upload) else { return none(404) };
+            let marker = parameter(&request.query, "part-number-marker").map_or(0, |marker| marker.parse().unwrap());
+            let page: Vec<_> = parts.range(marker + 1..).take(LISTED_PARTS).collect();
+            let last = page.last().map_or(marker, |(number, _)| **number);
+            let is_truncated = parts.range(last + 1..).next().is_some();
+            let mut body = format!("<ListPartsResult><IsTruncated>{is_truncated}</IsTruncated>");
+            body.push_str(&format!("<NextPartNumberMarker>{last}</NextPartNumberMarker>"));
+            for (number, part) in page {
+                let (etag, sum) = match only_md5 {
+                    true => (md5(&part.content), String::new()),
+                    false => (format!("part{number}"), checksum(&part.content)),
+                };
+                body.push_str(&format!(
+                    "<Part><PartNumber>{number}</PartNumber><ETag>\"{etag}\"</ETag><Size>{}</Size>\
+                     <ChecksumSHA256>{sum}</ChecksumSHA256></Part>",
+                    part.content.len()
+                ));
+            }
+            body.push_str("</ListPartsResult>");
+            (200, String::new(), body.into_bytes())
+        }
         ("DELETE", Some(upload)) => {
             let was_there = kept.uploads.remove(&upload).is_some();
             none(if was_there { 204 } else { 404 })
@@ -458,6 +490,12 @@ fn act(kept: &mut Kept, request: &Request, wrong: bool) -> (u16, String, Vec<u8>
         ("PUT", None) => {
             if request.field("if-none-match") == "*" && kept.objects.contains_key(&key) {
                 return none(412);
+            }
+            if let Some(wanted) = request.fields.get("if-match").filter(|_| kept.one_etag) {
+                let there = kept.objects.get(&key).map(|object| etag_of(&object.checksum));
+                if there.is_none_or(|there| format!("\"{there}\"") != *wanted) {
+                    return none(412);
+                }
             }
             let etag = if kept.one_etag { etag_of(&checksum(&request.body)) } else { "e".to_owned() };
             let fields = format!("ETag: \"{etag}\"\r\n{}", sum_field(&sum(&request.body)));

@@ -183,7 +183,7 @@ impl<Q: Queue> Worker<Q> {
             (host, budget)
         };
         let slots = Slots::new(&name, run.hosts.iter().map(budget));
-        let book = Book::new(name.clone(), patience).only(run.id.clone(), Kind::Fetch);
+        let book = Book::new(name.clone(), patience).only(run.id.clone(), |kind| *kind == Kind::Fetch);
         let warn = move |line| drop(notes.send(line));
         Worker {
             tasks: WorkerQueue::new(queue.clone(), run.id.clone(), name.clone(), book, warn),

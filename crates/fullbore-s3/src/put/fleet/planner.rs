@@ -1,10 +1,11 @@
 //! The planner of a `put`: it publishes tasks, keeps the run announced, and asks the bucket what is done.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
+use fullbore_engine::files::identity::Identity;
 use fullbore_fleet::announcement::Announcement;
 use fullbore_fleet::message::{Item, Kind, Report, Run, Task};
 use fullbore_fleet::names::WorkerId;
@@ -13,8 +14,10 @@ use fullbore_fleet::tasks;
 use fullbore_fleet::watchdog::{Next, Watch, Watchdog};
 use tokio::sync::{mpsc, watch};
 
-use crate::client::{CallError, Client};
+use super::split::{End, Large, Split};
+use crate::client::CallError;
 use crate::listing::{self, More};
+use crate::upload::{Stored, UploadError, Uploader};
 
 /// Between two looks at the queue: the end of a short run is noticed soon, and four requests a second are little.
 const STEP: Duration = Duration::from_millis(250);
@@ -24,6 +27,9 @@ const ANNOUNCED: Duration = Duration::from_secs(60);
 
 /// Rounds that a turn of `--last` may have, so that ids of tasks of two turns differ.
 const ROUNDS: u32 = 10;
+
+/// Tasks of one publication; between two of them, the run is announced and workers are heard.
+const PUBLISHED_AT_ONCE: usize = 4096;
 
 /// Time without a stored byte after which files that workers could not store are looked for in the bucket.
 const FAULTS_AFTER: Duration = Duration::from_secs(3);
@@ -42,6 +48,8 @@ pub struct Shared {
     pub item: Item,
     /// Key of its object.
     pub key: String,
+    /// What the object may replace: see [`Task::replaces`].
+    pub replaces: Option<String>,
 }
 
 /// Files of one turn.
@@ -50,6 +58,8 @@ pub struct Turn {
     pub number: u32,
     /// The files.
     pub files: Arc<Vec<Shared>>,
+    /// Those of them that are to be put in parts.
+    pub large: Vec<Large>,
 }
 
 /// What the planner says while others work.
@@ -70,6 +80,22 @@ pub enum News {
         /// ETag of the object, without quotes.
         etag: String,
     },
+    /// The planner has made an object of its parts.
+    Completed {
+        /// The place.
+        at: usize,
+        /// The object.
+        stored: Stored,
+        /// The file's identity, if it has not changed since it was listed.
+        identity: Option<Identity>,
+    },
+    /// A file cannot be put.
+    Failed {
+        /// The place.
+        at: usize,
+        /// Why not.
+        error: UploadError,
+    },
     /// Nothing more is left to workers; files of these places are not in the bucket.
     End {
         /// The places.
@@ -82,21 +108,24 @@ pub async fn tend<Q: Queue>(
     queue: Q,
     run: Run,
     turn: Turn,
-    client: Client,
+    uploader: Uploader,
     prefix: String,
     stop: watch::Receiver<bool>,
     tell: Sender<News>,
 ) {
-    let begun = Instant::now();
     let announcement = Announcement::new(queue.clone(), &run, ANNOUNCED);
     let mut planner = Planner {
         queue,
         run,
+        uploader,
+        prefix,
         watchdog: Watchdog::new(Duration::ZERO, 1),
         files: &turn.files,
         first_round: turn.number * ROUNDS,
         left: (0..turn.files.len()).collect(),
-        unpublished: Vec::new(),
+        splits: BTreeMap::new(),
+        unpublished: VecDeque::new(),
+        purges: false,
         reports: None,
         is_open: false,
         announcement,
@@ -107,75 +136,17 @@ pub async fn tend<Q: Queue>(
         told_faults: 0,
         tell,
     };
-    planner.publish_later(1);
-    let mut purges = false;
-    let mut failed_looks = 0;
-    loop {
-        let now = begun.elapsed();
-        if *stop.borrow() {
-            return planner.end(Vec::new());
+    for large in turn.large {
+        if let Some(split) = Split::begin(large, &planner.uploader).await {
+            planner.splits.insert(split.at(), split);
         }
-        match planner.step(now, &mut purges).await {
-            Ok(()) => {}
-            Err(QueueError::Missing(_)) => {
-                planner.is_open = false;
-                planner.announcement.forget();
-                planner.watchdog.lost(now);
-            }
-            // The watchdog counts the time without an answer.
-            Err(error) => tracing::info!(%error, "the queue does not answer"),
-        }
-        let is_stuck = planner.has_new_faults && now.saturating_sub(planner.moved) >= FAULTS_AFTER;
-        if planner.watchdog.watch(now) == Watch::Look || is_stuck {
-            match planner.look(&client, &prefix).await {
-                // The next turn ends the run.
-                Err(CallError::Interrupted) => {}
-                Err(error) => {
-                    failed_looks += 1;
-                    if failed_looks == 1 {
-                        planner.warn(format!("cannot list the bucket: {error}"));
-                    }
-                    // A bucket that cannot be reached now is asked again. What the planner may not list, it puts itself,
-                    // and then it tells what is wrong.
-                    if is_final(&error) || failed_looks >= FAILED_LOOKS_MAX {
-                        let missing = std::mem::take(&mut planner.left);
-                        let _ = planner.queue.purge(&planner.run.id).await;
-                        return planner.end(missing);
-                    }
-                }
-                Ok(()) => {
-                    failed_looks = 0;
-                    planner.has_new_faults = false;
-                    // What workers could not store, the planner tries itself, and tells why not.
-                    if planner.left.iter().all(|at| planner.faulty.contains(&planner.files[*at].item.path)) {
-                        let missing = std::mem::take(&mut planner.left);
-                        let _ = planner.queue.purge(&planner.run.id).await;
-                        return planner.end(missing);
-                    }
-                    if planner.watchdog.watch(now) == Watch::Look {
-                        match planner.watchdog.looked(now, planner.left.len()) {
-                            Next::Publish => return planner.end(Vec::new()),
-                            Next::Alone => {
-                                let missing = std::mem::take(&mut planner.left);
-                                let count = missing.len();
-                                planner.warn(format!("{count} files are left to this machine"));
-                                return planner.end(missing);
-                            }
-                            Next::Round { round, purges: must } => {
-                                purges = must;
-                                planner.publish_later(round);
-                            }
-                        }
-                    }
-                }
-            }
-        }
-        tokio::time::sleep(STEP).await;
     }
+    let missing = planner.conduct(&stop).await;
+    planner.end(missing).await;
 }
 
 /// Whether a listing fails the same way when it is asked for again.
-fn is_final(error: &CallError) -> bool {
+pub fn is_final(error: &CallError) -> bool {
     match error {
         CallError::Network { .. } | CallError::Unreachable(_) => false,
         CallError::Refused { status, .. } => *status < 500 && *status != 429,
@@ -194,12 +165,19 @@ pub async fn finish<Q: Queue>(queue: &Q, run: &Run) {
 struct Planner<'a, Q> {
     queue: Q,
     run: Run,
+    uploader: Uploader,
+    /// What all keys begin with.
+    prefix: String,
     watchdog: Watchdog,
     files: &'a [Shared],
     first_round: u32,
     /// Places of files that the bucket did not have at the last look.
     left: Vec<usize>,
-    unpublished: Vec<Task>,
+    /// Those of them that are put in parts.
+    splits: BTreeMap<usize, Split>,
+    unpublished: VecDeque<Task>,
+    /// Tasks of the last round have to go before.
+    purges: bool,
     reports: Option<mpsc::Receiver<Report>>,
     is_open: bool,
     announcement: Announcement<Q>,
@@ -214,8 +192,102 @@ struct Planner<'a, Q> {
 }
 
 impl<Q: Queue> Planner<'_, Q> {
-    fn end(&self, missing: Vec<usize>) {
-        let _ = self.tell.send(News::End { missing });
+    /// Goes on until workers can do no more. Gives the places of files that the bucket lacks.
+    async fn conduct(&mut self, stop: &watch::Receiver<bool>) -> Vec<usize> {
+        let begun = Instant::now();
+        self.publish_later(1);
+        let mut failed_looks = 0;
+        while !*stop.borrow() {
+            let now = begun.elapsed();
+            match self.step(now).await {
+                Ok(()) => {}
+                Err(QueueError::Missing(_)) => {
+                    self.is_open = false;
+                    self.announcement.forget();
+                    self.watchdog.lost(now);
+                }
+                // The watchdog counts the time without an answer.
+                Err(error) => tracing::info!(%error, "the queue does not answer"),
+            }
+            let is_stuck = self.has_new_faults && now.saturating_sub(self.moved) >= FAULTS_AFTER;
+            if self.watchdog.watch(now) == Watch::Look || is_stuck {
+                match self.look().await {
+                    // The next turn ends the run.
+                    Err(CallError::Interrupted) => {}
+                    Err(error) => {
+                        failed_looks += 1;
+                        if failed_looks == 1 {
+                            self.warn(format!("cannot list the bucket: {error}"));
+                        }
+                        // A bucket that cannot be reached now is asked again. What the planner may not list, it puts
+                        // itself, and then it tells what is wrong.
+                        if is_final(&error) || failed_looks >= FAILED_LOOKS_MAX {
+                            return self.take_over().await;
+                        }
+                    }
+                    Ok(()) => {
+                        failed_looks = 0;
+                        self.has_new_faults = false;
+                        // What workers could not store, the planner tries itself, and tells why not.
+                        if self.left.iter().all(|at| self.faulty.contains(&self.files[*at].item.path)) {
+                            return self.take_over().await;
+                        }
+                        if self.watchdog.watch(now) == Watch::Look {
+                            match self.watchdog.looked(now, self.left.len()) {
+                                Next::Publish => return Vec::new(),
+                                Next::Alone => {
+                                    self.warn(format!("{} files are left to this machine", self.left.len()));
+                                    return std::mem::take(&mut self.left);
+                                }
+                                Next::Round { round, purges } => {
+                                    self.purges = purges;
+                                    self.publish_later(round);
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+            tokio::time::sleep(STEP).await;
+        }
+        Vec::new()
+    }
+
+    /// Takes the files that are left from the workers.
+    async fn take_over(&mut self) -> Vec<usize> {
+        let _ = self.queue.purge(&self.run.id).await;
+        std::mem::take(&mut self.left)
+    }
+
+    /// Sends parts that are missing, gives up the uploads of an interrupted run, and says that this is the end.
+    async fn end(mut self, missing: Vec<usize>) {
+        let mut whole = Vec::new();
+        for at in missing {
+            match self.splits.remove(&at) {
+                Some(split) => {
+                    let end = split.put_rest(&self.uploader).await;
+                    whole.extend(matches!(end, End::Whole).then_some(at));
+                    self.ended(at, end);
+                }
+                None => whole.push(at),
+            }
+        }
+        for split in std::mem::take(&mut self.splits).into_values() {
+            split.give_up().await;
+        }
+        let _ = self.tell.send(News::End { missing: whole });
+    }
+
+    /// An upload in parts has ended.
+    fn ended(&mut self, at: usize, end: End) {
+        self.splits.remove(&at);
+        let news = match end {
+            End::Stored(stored, identity) => News::Completed { at, stored, identity },
+            End::Failed(error) => News::Failed { at, error },
+            End::Whole => return,
+        };
+        self.left.retain(|left| *left != at);
+        let _ = self.tell.send(news);
     }
 
     fn warn(&self, line: String) {
@@ -223,12 +295,23 @@ impl<Q: Queue> Planner<'_, Q> {
     }
 
     fn publish_later(&mut self, round: u32) {
-        let items = self.left.iter().map(|at| self.files[*at].item.clone()).collect();
-        self.unpublished = tasks::pack_of(Kind::Put, &self.run.id, self.first_round + round, items);
+        let whole = self.left.iter().filter(|at| !self.splits.contains_key(*at));
+        let whole: Vec<&Shared> = whole.map(|at| &self.files[*at]).collect();
+        let replaces: HashMap<&str, &Option<String>> =
+            whole.iter().map(|file| (file.item.path.as_str(), &file.replaces)).collect();
+        let (items, round) = (whole.iter().map(|file| file.item.clone()).collect(), self.first_round + round);
+        let mut tasks: VecDeque<Task> = tasks::pack_of(Kind::Put, &self.run.id, round, items).into();
+        for task in &mut tasks {
+            let of = |item: &Item| replaces.get(item.path.as_str()).and_then(|tag| (*tag).clone());
+            task.replaces = task.items.iter().map(of).collect();
+        }
+        // Parts come last, because they are small: they fill the gaps at the end of a run.
+        tasks.extend(self.splits.values().flat_map(|split| split.tasks(&self.run.id, round)));
+        self.unpublished = tasks;
     }
 
     /// What is due: the announcement, tasks, reports, and a look at the queue.
-    async fn step(&mut self, now: Duration, purges: &mut bool) -> Result<(), QueueError> {
+    async fn step(&mut self, now: Duration) -> Result<(), QueueError> {
         if !self.is_open {
             self.queue.open(&self.run.id).await?;
             self.reports = Some(self.queue.reports(&self.run.id).await?);
@@ -237,13 +320,14 @@ impl<Q: Queue> Planner<'_, Q> {
         if self.announcement.is_due() {
             self.announcement.say(&self.run).await?;
         }
-        if *purges {
+        if self.purges {
             self.queue.purge(&self.run.id).await?;
-            *purges = false;
+            self.purges = false;
         }
         if !self.unpublished.is_empty() {
-            let published = self.queue.publish(&self.unpublished).await?;
-            self.unpublished.drain(..published.accepted.min(self.unpublished.len()));
+            let next: Vec<Task> = self.unpublished.iter().take(PUBLISHED_AT_ONCE).cloned().collect();
+            let published = self.queue.publish(&next).await?;
+            self.unpublished.drain(..published.accepted.min(next.len()));
             if self.unpublished.is_empty() {
                 self.watchdog.all_published(now);
             }
@@ -277,12 +361,23 @@ impl<Q: Queue> Planner<'_, Q> {
         }
     }
 
-    /// Asks the bucket for the files that are left.
-    async fn look(&mut self, client: &Client, prefix: &str) -> Result<(), CallError> {
-        let left: HashMap<&str, usize> = self.left.iter().map(|at| (self.files[*at].key.as_str(), *at)).collect();
+    /// Asks the bucket for the files that are left, and for the parts of large ones.
+    async fn look(&mut self) -> Result<(), CallError> {
+        let places: Vec<usize> = self.splits.keys().copied().collect();
+        for at in places {
+            let Some(split) = self.splits.get_mut(&at) else { continue };
+            if let Some(end) = split.look().await? {
+                self.ended(at, end);
+            }
+        }
+        let whole = self.left.iter().filter(|at| !self.splits.contains_key(*at));
+        let left: HashMap<&str, usize> = whole.map(|at| (self.files[*at].key.as_str(), *at)).collect();
+        if left.is_empty() {
+            return Ok(());
+        }
         let mut found = Vec::new();
         let files = self.files;
-        listing::list(client, prefix, |page| {
+        listing::list(&self.uploader.client, &self.prefix, |page| {
             for object in page {
                 let at = left.get(object.key.as_str()).filter(|at| files[**at].item.size == object.size);
                 found.extend(at.map(|at| (*at, object.etag)));

@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use fullbore_engine::run::pace::PROGRESS_EVERY;
 use fullbore_engine::run::{CommandError, ErrorKind, Events, Stop};
-use fullbore_fleet::message::Run;
+use fullbore_fleet::message::{Kind, Run, TAG_BYTES_MAX};
 use fullbore_fleet::queue::Queue;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
@@ -16,12 +16,16 @@ use super::super::PutSettings;
 use super::super::known::Known;
 use super::super::plan::Plan;
 use super::super::send::{Done, Heard, Outcome, Sending};
+use super::super::unchanged::Seen;
 use super::planner::{News, Shared, Turn, finish, tend};
+use super::split::{Large, UPLOADS_MAX};
 use super::worker::{Bench, Served, Station};
-use super::{Connect, FleetPut, announcement, item};
+use super::{Connect, FleetPut, announcement, given, item};
 use crate::bucket::explain;
-use crate::client::Client;
+use crate::journal::Open;
 use crate::listing::{self, More};
+use crate::mtime;
+use crate::upload::{Stored, Uploader};
 
 /// A run of several machines.
 pub struct Fleet<'a, Q> {
@@ -29,18 +33,25 @@ pub struct Fleet<'a, Q> {
     run: Run,
     /// Where the planner has the files.
     directory: std::path::PathBuf,
-    /// Sizes of the objects that the bucket had at the beginning, for keys of the plan.
-    before: HashMap<String, u64>,
+    /// Sizes and ETags of the objects that the bucket had at the beginning, for keys of the plan.
+    before: HashMap<String, (u64, String)>,
     /// What all keys begin with.
     prefix: String,
     worker: Option<fullbore_fleet::names::WorkerId>,
     runtime: &'a Runtime,
     plan: &'a Plan,
     stop: watch::Receiver<bool>,
+    uploader: Uploader,
+    split_bytes_min: u64,
+    /// The fields that the user gave, as text.
+    given: String,
+    /// Uploads in parts of a planner that was killed.
+    left: Mutex<Vec<Open>>,
 }
 
 impl<'a, Q: Queue> Fleet<'a, Q> {
-    /// Connects to the queue, and lists the bucket. `None`: there is no queue, and the planner goes alone.
+    /// Connects to the queue, and lists the bucket. `left` are uploads in parts of an earlier planner. `None`: there is no
+    /// queue, and the planner goes alone.
     ///
     /// # Errors
     /// Files that cannot be put by a fleet; a bucket that cannot be listed; no queue, where one is required.
@@ -48,7 +59,7 @@ impl<'a, Q: Queue> Fleet<'a, Q> {
         fleet: &FleetPut<C>,
         settings: &PutSettings,
         plan: &'a Plan,
-        client: &Client,
+        (uploader, left): (&Uploader, Vec<Open>),
         runtime: &'a Runtime,
         stop: &Stop,
         events: &mut dyn Events,
@@ -59,20 +70,35 @@ impl<'a, Q: Queue> Fleet<'a, Q> {
             Err(error) if fleet.requires_workers || error.kind != ErrorKind::Network => return Err(error),
             Err(error) => {
                 events.warn(format!("{}; this machine puts all files", error.message));
+                runtime.block_on(give_up(uploader, left));
                 return Ok(None);
             }
         };
         let prefix = plan.prefix.clone().unwrap_or_default();
         let mut before = HashMap::new();
         let wanted: std::collections::HashSet<&str> = plan.objects.iter().map(|object| object.key.as_str()).collect();
-        let listed = listing::list(client, &prefix, |page| {
+        let listed = listing::list(&uploader.client, &prefix, |page| {
             let ours = page.into_iter().filter(|object| wanted.contains(object.key.as_str()));
-            before.extend(ours.map(|object| (object.key, object.size)));
+            before.extend(ours.map(|object| (object.key, (object.size, object.etag))));
             More::Yes
         });
         runtime.block_on(listed).map_err(|error| explain(&error))?;
         let worker = fleet.is_worker.then(|| fleet.worker.clone());
-        Ok(Some(Fleet { queue, run, directory, before, prefix, worker, runtime, plan, stop: stop.watch() }))
+        Ok(Some(Fleet {
+            queue,
+            run,
+            directory,
+            before,
+            prefix,
+            worker,
+            runtime,
+            plan,
+            stop: stop.watch(),
+            uploader: uploader.clone(),
+            split_bytes_min: fleet.split_bytes_min,
+            given: given(settings)?,
+            left: Mutex::new(left),
+        }))
     }
 
     /// Puts the files of one turn, with these numbers. Gives those that are left to this machine alone.
@@ -93,15 +119,16 @@ impl<'a, Q: Queue> Fleet<'a, Q> {
         if shared.is_empty() {
             return own;
         }
+        let large = self.large(sending, &shared);
         let files = Arc::new(shared);
-        let turn = Turn { number: u32::try_from(number).unwrap_or(u32::MAX), files: Arc::clone(&files) };
+        let turn = Turn { number: u32::try_from(number).unwrap_or(u32::MAX), files: Arc::clone(&files), large };
         let (tell, news) = mpsc::channel();
-        let (queue, run, client) = (self.queue.clone(), self.run.clone(), sending.client.clone());
-        self.runtime.spawn(tend(queue, run, turn, client, self.prefix.clone(), self.stop.clone(), tell));
+        let (queue, run, uploader) = (self.queue.clone(), self.run.clone(), self.uploader.clone());
+        self.runtime.spawn(tend(queue, run, turn, uploader, self.prefix.clone(), self.stop.clone(), tell));
         let (over, is_over) = watch::channel(false);
         let helping = self.help(sending, is_over, each);
         sending.send(&self.plan.objects, &own, each);
-        let rest = hear(&news, &files, each);
+        let rest = hear(&news, &files, sending, each);
         over.send_replace(true);
         if let Some(helping) = helping {
             // Its tasks are done, or left to nobody: it ends within its grace.
@@ -110,9 +137,40 @@ impl<'a, Q: Queue> Fleet<'a, Q> {
         rest
     }
 
-    /// Ends the run in the queue.
+    /// Ends the run in the queue, and uploads that it had no use for.
     pub fn finish(&self) {
-        self.runtime.block_on(finish(&self.queue, &self.run));
+        let left = std::mem::take(&mut *self.left.lock().unwrap_or_else(PoisonError::into_inner));
+        self.runtime.block_on(async {
+            finish(&self.queue, &self.run).await;
+            give_up(&self.uploader, left).await;
+        });
+    }
+
+    /// The files that are to be put in parts by several machines: the largest ones.
+    fn large(&self, sending: &Sending, shared: &[Shared]) -> Vec<Large> {
+        let places = 0..shared.len();
+        let mut places: Vec<usize> = places.filter(|at| shared[*at].item.size >= self.split_bytes_min).collect();
+        places.sort_by_key(|at| std::cmp::Reverse(shared[*at].item.size));
+        places.truncate(UPLOADS_MAX);
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        let large = |at: usize| {
+            let Shared { number, item, key, replaces } = &shared[at];
+            let object = self.plan.objects[*number].clone();
+            // An error comes again, where it is told.
+            let about = object.found.as_ref()?.open(&object.path).ok()?.metadata().ok()?;
+            let of_this = left.iter().position(|open| open.key == *key);
+            Some(Large {
+                at,
+                item: item.clone(),
+                seen: Seen::now(&about),
+                replaces: replaces.clone(),
+                fields: sending.fields(key, mtime::of_file(&about)),
+                given: self.given.clone(),
+                left: of_this.map(|place| left.swap_remove(place)),
+                object,
+            })
+        };
+        places.into_iter().filter_map(large).collect()
     }
 
     /// A file that workers may store: the bucket has nothing of its size. Others are compared by this machine, because the
@@ -124,9 +182,14 @@ impl<'a, Q: Queue> Fleet<'a, Q> {
         // An error comes again, where it is told.
         let about = found.open(&object.path).ok()?.metadata().ok()?;
         let item = item(name, &about);
-        let is_there = self.before.get(&object.key) == Some(&item.size);
-        let is_taken = item.check_for(fullbore_fleet::message::Kind::Put).is_ok();
-        (!is_there && is_taken).then(|| Shared { number, item, key: object.key.clone() })
+        let before = self.before.get(&object.key);
+        let is_there = before.is_some_and(|(size, _)| *size == item.size);
+        let replaces = match before {
+            None => Some(String::new()),
+            Some((_, tag)) => Some(tag.clone()).filter(|tag| (1..=TAG_BYTES_MAX).contains(&tag.len())),
+        };
+        let is_taken = item.check_for(&Kind::Put).is_ok();
+        (!is_there && is_taken).then(|| Shared { number, item, key: object.key.clone(), replaces })
     }
 
     /// The planner as a worker.
@@ -151,8 +214,19 @@ impl<'a, Q: Queue> Fleet<'a, Q> {
     }
 }
 
+/// Gives up uploads that an earlier planner left.
+async fn give_up(uploader: &Uploader, left: Vec<Open>) {
+    for open in left {
+        uploader.go_on_with(open, (0, 1)).give_up().await;
+    }
+}
+
 /// Passes the planner's news on; gives the numbers of the files that are left.
-fn hear(news: &mpsc::Receiver<News>, files: &[Shared], each: &mut dyn FnMut(Heard)) -> Vec<usize> {
+fn hear(news: &mpsc::Receiver<News>, files: &[Shared], sending: &Sending, each: &mut dyn FnMut(Heard)) -> Vec<usize> {
+    let done = |at: usize, result| {
+        let Shared { number, item, .. } = &files[at];
+        Heard::Done(Done { number: *number, size: item.size, result })
+    };
     loop {
         match news.recv_timeout(PROGRESS_EVERY) {
             Ok(News::Moved { files, bytes }) => each(Heard::Elsewhere(files, bytes)),
@@ -160,10 +234,15 @@ fn hear(news: &mpsc::Receiver<News>, files: &[Shared], each: &mut dyn FnMut(Hear
             Ok(News::Stored { at, etag }) => {
                 // Nobody has compared this object with the file: the listing tells its size. So it is not noted as unchanged,
                 // and the next run compares it.
-                let Shared { number, item, .. } = &files[at];
-                let result = Ok(Outcome::Elsewhere { etag });
-                each(Heard::Done(Done { number: *number, size: item.size, result }));
+                let (size, etag) = (files[at].item.size, Some(etag));
+                let stored = Stored { size, checksum: String::new(), confirmed: true, etag };
+                each(done(at, Ok(Outcome::Elsewhere(stored))));
             }
+            Ok(News::Completed { at, stored, identity }) => {
+                sending.unchanged.note(&files[at].key, identity, stored.etag.as_deref());
+                each(done(at, Ok(Outcome::Elsewhere(stored))));
+            }
+            Ok(News::Failed { at, error }) => each(done(at, Err(sending.explained(&error)))),
             Ok(News::End { missing }) => return missing.into_iter().map(|at| files[at].number).collect(),
             Err(RecvTimeoutError::Timeout) => each(Heard::Nothing),
             Err(RecvTimeoutError::Disconnected) => return Vec::new(),

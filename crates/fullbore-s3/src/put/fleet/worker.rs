@@ -1,8 +1,9 @@
 //! A worker of a `put`: it takes tasks, reads their files below its own mount, and stores them.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use fullbore_engine::run::{CommandError, ErrorKind};
@@ -10,7 +11,7 @@ use fullbore_engine::stage::Ledger;
 use fullbore_engine::tree::found::Root;
 use fullbore_engine::window::Window;
 use fullbore_fleet::book::{Begun, Book, TaskNumber};
-use fullbore_fleet::message::{Item, Kind, PutSource, Run};
+use fullbore_fleet::message::{Item, Kind, Part, PutSource, Run};
 use fullbore_fleet::names::{RunId, WorkerId};
 use fullbore_fleet::queue::Queue;
 use fullbore_fleet::worker::{DRAIN_MAX, Pulled, REPORT_EVERY, TICK, WorkerQueue};
@@ -25,12 +26,16 @@ use super::super::plan::Planned;
 use super::super::send::{Outcome, Sending};
 use super::super::unchanged::Unchanged;
 use super::super::{READY, WINDOW_BYTES};
-use super::{item, place_of};
+use super::{condition, item, place_of};
 use crate::address::Location;
 use crate::bucket::{self, BucketSettings};
 use crate::key;
-use crate::upload::Uploader;
+use crate::objects::Condition;
+use crate::upload::{UploadError, Uploader};
 use crate::work::Work;
+
+/// Why a worker leaves a file alone.
+const CHANGED: &str = "the file has changed since the planner listed it";
 
 /// A worker's own settings.
 #[derive(Debug, Clone)]
@@ -144,16 +149,16 @@ impl Bench {
         Ok(Bench { place, root, prefix, direct, asking })
     }
 
-    /// The file of an item, if it is as the planner saw it.
-    fn planned(&self, wanted: &Item) -> Result<Planned, String> {
+    /// Opens the file of an item, if it is as the planner saw it.
+    fn open_planned(&self, wanted: &Item) -> Result<(File, Planned), String> {
         let (path, found) = (self.place.join(&wanted.path), self.root.found(None));
-        let about = found.open(&path).and_then(|file| file.metadata()).map_err(|error| error.to_string())?;
-        if item(wanted.path.clone(), &about) != *wanted {
-            return Err("the file has changed since the planner listed it".to_owned());
+        let file = found.open(&path).map_err(|error| error.to_string())?;
+        if !is_as_planned(wanted, &file) {
+            return Err(CHANGED.to_owned());
         }
         let key = format!("{}{}", self.prefix, wanted.path);
         key::check(&key).map_err(|error| error.to_string())?;
-        Ok(Planned { path, found: Some(found), key, turn: 0 })
+        Ok((file, Planned { path, found: Some(found), key, turn: 0, replaces: Condition::None }))
     }
 
     /// Stores the files of a task, and tells of each. It blocks.
@@ -161,17 +166,51 @@ impl Bench {
         let sending = if begun.asks_store { &self.asking } else { &self.direct };
         let (done, ended) = std::sync::mpsc::channel();
         let told = |at: usize, size: u64, result: Result<Outcome, String>| {
-            let _ = tell.send(Ended { task: begun.number, item: at, size, fault: result.err() });
+            let _ = tell.send(Ended { task: begun.number, item: at, count: (1, size), fault: result.err() });
         };
         for (at, wanted) in begun.items.iter().enumerate() {
-            match self.planned(wanted) {
-                Ok(planned) => sending.begin(&planned, at, &done),
+            match self.open_planned(wanted) {
+                Ok((_, planned)) => {
+                    let replaces = condition(begun.replaces.get(at).and_then(Option::as_deref));
+                    sending.begin(&Planned { replaces, ..planned }, at, &done);
+                }
                 Err(fault) => told(at, wanted.size, Err(fault)),
             }
         }
         drop(done);
         for done in ended {
             told(done.number, done.size, done.result.map_err(|error| error.to_string()));
+        }
+    }
+
+    /// Sends a part of a file into the upload of the planner.
+    async fn store_part(&self, task: TaskNumber, wanted: Item, part: Part) -> Ended {
+        let range = part.range(wanted.size);
+        // The last part stands for its file.
+        let count = (u64::from(range.end == wanted.size), range.end - range.start);
+        let ended = |fault| Ended { task, item: 0, count, fault };
+        let opened = {
+            let (bench, wanted) = (self.clone(), wanted.clone());
+            tokio::task::spawn_blocking(move || bench.open_planned(&wanted)).await
+        };
+        let (file, key) = match opened {
+            Ok(Ok((file, planned))) => (Arc::new(file), planned.key),
+            Ok(Err(fault)) => return ended(Some(fault)),
+            Err(error) => return ended(Some(error.to_string())),
+        };
+        let number = u64::from(part.number.saturating_sub(1));
+        match self.direct.uploader.put_part((&key, &part.upload), &file, number, range).await {
+            Ok(()) if !is_as_planned(&wanted, &file) => ended(Some(CHANGED.to_owned())),
+            Ok(()) => {
+                self.direct.succeeded.fetch_add(1, Ordering::Relaxed);
+                ended(None)
+            }
+            // The object is complete, or the planner has given it up: nobody wants this part.
+            Err(UploadError::Call(error)) if error.status() == Some(404) && error.code() != "NoSuchBucket" => {
+                tracing::info!(%error, "a part of an upload that has ended");
+                Ended { count: (0, 0), ..ended(None) }
+            }
+            Err(error) => ended(Some(self.direct.explained(&error).to_string())),
         }
     }
 
@@ -185,11 +224,17 @@ impl Bench {
     }
 }
 
-/// The end of one file.
+/// Whether a file is as the planner saw it.
+fn is_as_planned(wanted: &Item, file: &File) -> bool {
+    file.metadata().is_ok_and(|about| item(wanted.path.clone(), &about) == *wanted)
+}
+
+/// The end of one file, or of a part.
 struct Ended {
     task: TaskNumber,
     item: usize,
-    size: u64,
+    /// Files and bytes that are stored now.
+    count: (u64, u64),
     fault: Option<String>,
 }
 
@@ -202,7 +247,8 @@ pub struct Station<Q> {
 impl<Q: Queue> Station<Q> {
     /// A worker that holds nothing.
     pub fn new(queue: Q, run: RunId, worker: WorkerId, bench: Bench) -> Station<Q> {
-        let book = Book::new(worker.clone(), crate::client::TRY_FOR).only(run.clone(), Kind::Put);
+        let book = Book::new(worker.clone(), crate::client::TRY_FOR)
+            .only(run.clone(), |kind| matches!(kind, Kind::Put | Kind::Part(_)));
         Station { tasks: WorkerQueue::new(queue, run, worker, book, |line| tracing::warn!("{line}")), bench }
     }
 
@@ -248,12 +294,18 @@ impl<Q: Queue> Station<Q> {
 
     fn begin(&self, begun: Begun, tell: &mpsc::UnboundedSender<Ended>) {
         let (bench, tell) = (self.bench.clone(), tell.clone());
-        tokio::task::spawn_blocking(move || bench.store(&begun, &tell));
+        match (&begun.kind, begun.items.first()) {
+            (Kind::Part(part), Some(item)) => {
+                let (task, item, part) = (begun.number, item.clone(), part.clone());
+                tokio::spawn(async move { tell.send(bench.store_part(task, item, part).await) });
+            }
+            _ => drop(tokio::task::spawn_blocking(move || bench.store(&begun, &tell))),
+        }
     }
 
-    fn ended(&mut self, Ended { task, item, size, fault }: Ended) {
+    fn ended(&mut self, Ended { task, item, count, fault }: Ended) {
         match fault {
-            None => self.tasks.stored(task, item, (1, size)),
+            None => self.tasks.stored(task, item, count),
             Some(fault) => {
                 tracing::warn!(fault, "a file was not stored");
                 self.tasks.failed(task, item, None, &fault);

@@ -1,0 +1,438 @@
+//! Large files that several machines put in parts: one upload, begun and completed by the planner.
+
+use super::misbehaving::{Fault, Request, Store as Misbehaving};
+use super::nats_server::Server as Nats;
+use super::*;
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+
+use fullbore_fleet::book::{Book, Step};
+use fullbore_fleet::names::{Class, RunId};
+use fullbore_fleet::nats::NatsQueue;
+use fullbore_fleet::settings::{NatsSettings, Role};
+use fullbore_testkit::digest::Digest;
+
+/// Files from this size on are put in parts by several machines here.
+const SPLIT: u64 = 16 << 20;
+
+/// Bytes of a part.
+const PART: usize = 8 << 20;
+
+/// Eight parts, the last of them short.
+const BYTES: usize = 7 * PART + 5;
+
+/// Nothing here may take longer.
+const SLOW: Duration = Duration::from_secs(240);
+
+/// A directory with one file of these many bytes, which differ from part to part.
+struct Large {
+    home: tempfile::TempDir,
+    content: Vec<u8>,
+}
+
+impl Large {
+    fn new(bytes: usize) -> Large {
+        let home = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let content: Vec<u8> = (0..bytes).map(|at| (at / 1000 % 251 + at / PART) as u8).collect();
+        fs::create_dir(home.path().join("share")).unwrap();
+        fs::write(home.path().join("share/film"), &content).unwrap();
+        Large { home, content }
+    }
+
+    fn directory(&self) -> PathBuf {
+        self.home.path().join("share")
+    }
+
+    fn file(&self) -> PathBuf {
+        self.directory().join("film")
+    }
+
+    fn journals(&self, name: &str) -> PathBuf {
+        self.home.path().join(name)
+    }
+
+    fn settings(&self, store: &Misbehaving) -> PutSettings {
+        settings_at(&store.url, &self.journals("journals"), &self.directory(), &[])
+    }
+
+    #[track_caller]
+    fn is_stored(&self, store: &Misbehaving) {
+        assert_eq!(store.keys(), ["p/film"]);
+        assert!(store.object("p/film").unwrap().content == self.content, "another content");
+        assert_eq!(store.open_uploads(), 0);
+    }
+}
+
+/// The number of a part that a request sends.
+fn part_of(request: &Request) -> Option<u32> {
+    let number = request.query.split('&').find_map(|pair| pair.strip_prefix("partNumber="))?;
+    request.is_put().then(|| number.parse().unwrap())
+}
+
+/// Numbers of the parts that were sent since the last time, in order.
+fn parts_sent(store: &Misbehaving) -> Vec<u32> {
+    let mut sent: Vec<u32> = store.requests().iter().filter_map(part_of).collect();
+    sent.sort_unstable();
+    sent
+}
+
+/// Waits until something is so.
+#[track_caller]
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < SLOW, "{what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Tasks of the only run that are not done, once there are some.
+fn tasks_of(queue: &MemoryQueue) -> Option<u64> {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        let run = Run::parse(&queue.list(RUN_KEYS).await.unwrap().first()?.value).unwrap();
+        let counts = queue.counts(&run.id).await.ok()?;
+        Some(counts.waiting + counts.held)
+    })
+}
+
+#[test]
+fn three_workers_put_one_file_together() {
+    let (large, queue) = (Large::new(BYTES), queue());
+    // A new worker holds two tasks, so that five parts at once are of three workers.
+    let store = Misbehaving::start(|request| match part_of(request) {
+        Some(_) => Fault::Together(5),
+        None => Fault::None,
+    });
+    store.has_one_etag();
+    let directory = large.directory();
+    let each = (0..3).map(|_| (queue.connect(), directory.as_path()));
+    let workers = Workers::of(each, &store.url, &directory);
+    let (result, heard) = plan_in_parts(&large.settings(&store), Some(queue.connect()), false, SPLIT);
+    result.unwrap();
+    let served = workers.end();
+    large.is_stored(&store);
+    assert!(served.iter().all(|served| served.bytes >= PART as u64 || served.bytes == 5), "{served:?}");
+    let (files, bytes) = served.iter().fold((0, 0), |sum, one| (sum.0 + one.files, sum.1 + one.bytes));
+    assert_eq!((files, bytes), (1, BYTES as u64), "{served:?}");
+    assert_eq!((store.uploads_begun(), parts_sent(&store)), (1, (1..=8).collect()));
+    // As of a file that one machine puts in parts.
+    let object = store.object("p/film").unwrap();
+    assert!(object.parts.iter().eq([[PART].repeat(7), vec![5]].concat().iter()), "{:?}", object.parts);
+    assert_eq!((heard.stored, &heard.checksums), (1, &vec![object.checksum]));
+    assert!(heard.warnings.is_empty(), "{:?}", heard.warnings);
+    // The next run finds it, and sends nothing.
+    let (result, heard) = plan_in_parts(&large.settings(&store), Some(queue.connect()), true, SPLIT);
+    result.unwrap();
+    assert_eq!((heard.stored, heard.present, parts_sent(&store)), (0, 1, vec![]));
+}
+
+#[test]
+fn an_object_in_parts_of_several_machines_is_that_of_one_machine() {
+    let (large, queue) = (Large::new(BYTES), queue());
+    let (together, alone) = (Misbehaving::start(|_| Fault::None), Misbehaving::start(|_| Fault::None));
+    for store in [&together, &alone] {
+        store.has_only_md5();
+    }
+    plan_in_parts(&large.settings(&together), Some(queue), true, SPLIT).0.unwrap();
+    plan_in_parts::<MemoryQueue>(&large.settings(&alone), None, true, SPLIT).0.unwrap();
+    let [together, alone] = [&together, &alone].map(|store| store.object("p/film").unwrap());
+    assert!(together.content == large.content);
+    assert_eq!((together.etag, together.parts), (alone.etag, alone.parts));
+}
+
+#[test]
+fn the_parts_of_a_worker_that_dies_go_to_others() {
+    let large = Large::new(BYTES);
+    let queue = MemoryQueue::new(78);
+    // The clock of the queue jumps when the worker is dead.
+    let (clock, skipped, begun) = (queue.clone(), Arc::new(AtomicU64::new(0)), Instant::now());
+    let jump = Arc::clone(&skipped);
+    thread::spawn(move || {
+        while begun.elapsed() < SLOW {
+            clock.advance_to(begun.elapsed() + Duration::from_secs(skipped.load(Ordering::Relaxed)));
+            thread::sleep(Duration::from_millis(50));
+        }
+    });
+    // All parts from the third one on are in hand at the store for ever.
+    let store = Misbehaving::start(move |request| match part_of(request) {
+        Some(number) if number >= 3 => Fault::Stall(SLOW),
+        _ => Fault::None,
+    });
+    let (die, told) = mpsc::channel::<()>();
+    let (url, directory) = (store.url.clone(), large.directory());
+    let dying = {
+        let (queue, settings) = (queue.connect(), worker_settings(&url, &directory, &directory));
+        let (never, over) = watch::channel(false);
+        thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+            runtime.spawn(async move { work(queue, WorkerId::parse("dying").unwrap(), &settings, over).await });
+            told.recv_timeout(SLOW).unwrap();
+            runtime.shutdown_background();
+            drop(never);
+        })
+    };
+    let planner = {
+        let (settings, queue) = (large.settings(&store), queue.connect());
+        thread::spawn(move || plan_in_parts(&settings, Some(queue), false, SPLIT))
+    };
+    until("the first two parts are stored", || tasks_of(&queue) == Some(6));
+    die.send(()).unwrap();
+    dying.join().unwrap();
+    store.script(|_| Fault::None);
+    jump.store(31, Ordering::Relaxed);
+    let workers = Workers::of([(queue.connect(), directory.as_path())].into_iter(), &url, &directory);
+    let (result, heard) = planner.join().unwrap();
+    result.unwrap();
+    let served = workers.end();
+    large.is_stored(&store);
+    assert_eq!((heard.stored, store.uploads_begun()), (1, 1));
+    assert_eq!(served[0].bytes, (BYTES - 2 * PART) as u64, "{served:?}");
+}
+
+#[test]
+fn a_file_that_changes_while_its_parts_are_sent_makes_no_object() {
+    for is_late in [false, true] {
+        let (large, queue) = (Large::new(BYTES), queue());
+        let file = large.file();
+        let mut listings = 0;
+        // While the third part is on its way, or when all parts are there.
+        let store = Misbehaving::start(move |request| {
+            // The first listing is at the beginning.
+            let is_listing = request.method == "GET" && request.query.contains("uploadId");
+            listings += u32::from(is_listing);
+            if if is_late { is_listing && listings > 1 } else { part_of(request) == Some(3) } {
+                File::options().write(true).open(&file).unwrap().set_modified(std::time::SystemTime::now()).unwrap();
+            }
+            Fault::None
+        });
+        let directory = large.directory();
+        let workers = Workers::of([(queue.connect(), directory.as_path())].into_iter(), &store.url, &directory);
+        let (result, heard) = plan_in_parts(&large.settings(&store), Some(queue.connect()), false, SPLIT);
+        let error = result.unwrap_err().to_string();
+        workers.end();
+        assert!(error.contains("changed while it was read"), "{is_late}: {error}");
+        assert_eq!((store.keys(), heard.stored), (vec![], 0), "{is_late}");
+        assert_eq!((store.uploads_begun(), store.open_uploads()), (1, 0), "{is_late}");
+    }
+}
+
+/// A planner that is stuck in the fourth part of its file, and whose journals look as after a kill.
+fn killed(large: &Large) -> (Misbehaving, PathBuf) {
+    let sent = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&sent);
+    let store = Misbehaving::start(move |request| match part_of(request) {
+        Some(1..=3) => {
+            counted.fetch_add(1, Ordering::Relaxed);
+            Fault::None
+        }
+        Some(_) => Fault::Stall(SLOW),
+        None => Fault::None,
+    });
+    let (mut settings, queue) = (large.settings(&store), queue());
+    // It waits for answers as long as the test goes on.
+    settings.bucket.patience = SLOW;
+    thread::spawn(move || plan_in_parts(&settings, Some(queue), true, SPLIT));
+    until("three parts are stored", || sent.load(Ordering::Relaxed) == 3);
+    // The answer to the third one follows the count.
+    let mut seen = BTreeSet::new();
+    until("three parts are answered", || {
+        seen.extend(parts_sent(&store));
+        seen.len() >= 3
+    });
+    // The copy is no living run's: nobody holds its lock.
+    let left = large.journals("left");
+    let status = Command::new("cp").arg("-r").arg(large.journals("journals")).arg(&left).status().unwrap();
+    assert!(status.success());
+    store.script(|_| Fault::None);
+    (store, left)
+}
+
+#[test]
+fn a_planner_that_is_started_again_goes_on_with_its_upload() {
+    let large = Large::new(BYTES);
+    let (store, left) = killed(&large);
+    let settings = settings_at(&store.url, &left, &large.directory(), &[]);
+    let (result, heard) = plan_in_parts(&settings, Some(queue()), true, SPLIT);
+    result.unwrap();
+    large.is_stored(&store);
+    assert_eq!((heard.stored, store.uploads_begun()), (1, 1));
+    assert_eq!(parts_sent(&store), (4..=8).collect::<Vec<u32>>());
+    let journals = fs::read_dir(&left)
+        .unwrap()
+        .filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().ends_with(".s3-uploads"));
+    assert_eq!(journals.count(), 0, "no journal is left");
+}
+
+#[test]
+fn a_planner_gives_up_the_upload_of_a_file_that_has_changed() {
+    let large = Large::new(BYTES);
+    let (store, left) = killed(&large);
+    File::options().write(true).open(large.file()).unwrap().set_modified(std::time::SystemTime::now()).unwrap();
+    let first = store.upload_ids();
+    let settings = settings_at(&store.url, &left, &large.directory(), &[]);
+    let (result, heard) = plan_in_parts(&settings, Some(queue()), true, SPLIT);
+    result.unwrap();
+    large.is_stored(&store);
+    assert_eq!((heard.stored, store.uploads_begun()), (1, 2));
+    let aborted: Vec<String> = store
+        .requests()
+        .into_iter()
+        .filter(|request| request.method == "DELETE")
+        .map(|request| request.query)
+        .collect();
+    assert!(first.len() == 1 && !aborted.is_empty(), "{first:?} {aborted:?}");
+}
+
+#[test]
+fn a_plain_run_gives_up_the_upload_of_a_killed_planner() {
+    let large = Large::new(BYTES);
+    let (store, left) = killed(&large);
+    let settings = settings_at(&store.url, &left, &large.directory(), &[]);
+    // Without a queue, one machine puts all of it.
+    let (result, _) = plan_in_parts::<MemoryQueue>(&settings, None, true, SPLIT);
+    result.unwrap();
+    large.is_stored(&store);
+    assert_eq!(store.uploads_begun(), 2);
+}
+
+#[test]
+fn a_part_that_the_store_refuses_is_sent_by_the_planner() {
+    const REFUSAL: &str = "<Error><Code>Unprocessable</Code><Message>not now</Message></Error>";
+    // Once; and whatever is sent into the first upload, after which the planner puts the file alone.
+    for (refusals, uploads) in [(1, 1), (u32::MAX, 2)] {
+        let (large, queue) = (Large::new(BYTES), queue());
+        let left = AtomicU32::new(refusals);
+        let store = Misbehaving::start(move |request| {
+            let is_refused = part_of(request) == Some(2) && request.query.contains("id%2F1");
+            let refuse = || left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok();
+            match is_refused && refuse() {
+                true => Fault::Answer(422, "", REFUSAL),
+                false => Fault::None,
+            }
+        });
+        let directory = large.directory();
+        let workers = Workers::of([(queue.connect(), directory.as_path())].into_iter(), &store.url, &directory);
+        let (result, heard) = plan_in_parts(&large.settings(&store), Some(queue.connect()), false, SPLIT);
+        result.unwrap();
+        workers.end();
+        large.is_stored(&store);
+        assert_eq!((heard.stored, store.uploads_begun()), (1, uploads), "{:?}", heard.warnings);
+    }
+}
+
+#[test]
+fn a_file_is_put_whole_where_the_store_does_not_list_parts() {
+    const REFUSAL: &str = "<Error><Code>AccessDenied</Code></Error>";
+    let (large, queue) = (Large::new(BYTES), queue());
+    let store = Misbehaving::start(|request| match request.method == "GET" && request.query.contains("uploadId") {
+        true => Fault::Answer(403, "", REFUSAL),
+        false => Fault::None,
+    });
+    let directory = large.directory();
+    let workers = Workers::of([(queue.connect(), directory.as_path())].into_iter(), &store.url, &directory);
+    let (result, heard) = plan_in_parts(&large.settings(&store), Some(queue.connect()), false, SPLIT);
+    result.unwrap();
+    let served = workers.end();
+    large.is_stored(&store);
+    assert_eq!((served[0].files, served[0].bytes), (1, BYTES as u64), "the worker has put it: {:?}", heard.warnings);
+}
+
+/// F15
+#[test]
+fn a_worker_that_does_not_know_parts_leaves_them_to_others() {
+    let (large, queue) = (Large::new(BYTES), queue());
+    let store = Misbehaving::start(|_| Fault::None);
+    let (over, told) = watch::channel(false);
+    let given_back = Arc::new(AtomicU32::new(0));
+    let old = {
+        let (queue, given_back) = (queue.connect(), Arc::clone(&given_back));
+        thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(old_worker(queue, told, &given_back));
+        })
+    };
+    let planner = {
+        let (settings, queue) = (large.settings(&store), queue.connect());
+        thread::spawn(move || plan_in_parts(&settings, Some(queue), false, SPLIT))
+    };
+    until("the old one has had all parts", || given_back.load(Ordering::Relaxed) >= 8);
+    assert!(parts_sent(&store).is_empty());
+    let directory = large.directory();
+    let workers = Workers::of([(queue.connect(), directory.as_path())].into_iter(), &store.url, &directory);
+    let (result, heard) = planner.join().unwrap();
+    result.unwrap();
+    workers.end();
+    over.send_replace(true);
+    old.join().unwrap();
+    large.is_stored(&store);
+    assert_eq!((heard.stored, store.uploads_begun()), (1, 1));
+}
+
+/// Takes all tasks, for which their kind is unknown to it.
+async fn old_worker(queue: MemoryQueue, over: watch::Receiver<bool>, given_back: &AtomicU32) {
+    let mut book = Book::new(WorkerId::parse("old").unwrap(), SLOW);
+    let begun = Instant::now();
+    while !*over.borrow() {
+        let entries = queue.list(RUN_KEYS).await.unwrap();
+        let run: Option<RunId> = entries.first().map(|entry| Run::parse(&entry.value).unwrap().id);
+        for held in match &run {
+            Some(run) => queue.pull(run, Class::Large, 8, Duration::ZERO).await.unwrap_or_default(),
+            None => Vec::new(),
+        } {
+            let mut held = held;
+            let text = String::from_utf8(held.message.to_vec()).unwrap();
+            assert!(text.contains("\"kind\":\"part\""), "{text}");
+            held.message = text.replace("\"kind\":\"part\"", "\"kind\":\"later\"").into_bytes().into();
+            let (begun_task, steps) = book.take(begun.elapsed(), held);
+            assert_eq!(begun_task, None);
+            for step in steps {
+                if let Step::GiveBack(delivery, delay) = step {
+                    queue.give_back(&delivery, delay).await.unwrap();
+                    given_back.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }
+        // Others get some of them in between.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+}
+
+#[test]
+fn three_workers_put_a_file_together_by_a_real_queue_into_a_real_store() {
+    // Above the size from which the program does so.
+    const BYTES: usize = 300_000_000;
+    assert!(BYTES as u64 > SPLIT_BYTES_MIN);
+    let (store, nats, large) = (Store::start(), Nats::start(""), Large::new(BYTES));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let connect = |role| {
+        let settings = NatsSettings::new(&nats.url(), role);
+        runtime.block_on(NatsQueue::connect(&settings)).unwrap()
+    };
+    let directory = large.directory();
+    let each: Vec<(NatsQueue, &Path)> = (0..3).map(|_| (connect(Role::Worker), directory.as_path())).collect();
+    let workers = Workers::of(each.into_iter(), &store.url, &directory);
+    let settings = settings(&store, &directory, &[]);
+    let (result, heard) = plan_in_parts(&settings, Some(connect(Role::Planner)), false, SPLIT_BYTES_MIN);
+    result.unwrap();
+    let served = workers.end();
+    assert!(served.iter().all(|served| served.bytes > 0), "{served:?}");
+    assert_eq!(served.iter().map(|served| served.bytes).sum::<u64>(), BYTES as u64, "{served:?}");
+    let stored = fs::read(store.directory.path().join("data/bucket/p/film")).unwrap();
+    assert!(Digest::of(&stored).0 == Digest::of(&large.content).0, "another content");
+    assert_eq!((heard.stored, heard.checksums.len()), (1, 1));
+    assert!(heard.checksums[0].ends_with("-36"), "{:?}", heard.checksums);
+    assert!(heard.warnings.is_empty(), "{:?}", heard.warnings);
+    // The next run compares it, and finds it.
+    let (result, heard) = plan_in_parts(
+        &PutSettings { compare_all: true, ..settings },
+        Some(connect(Role::Planner)),
+        false,
+        SPLIT_BYTES_MIN,
+    );
+    result.unwrap();
+    assert_eq!((heard.stored, heard.present), (0, 1));
+}
