@@ -509,7 +509,7 @@ mod tests {
 {"ended":{"upload_id":"1"}}
 {"of a later version":{}}
 "#;
-        let expected = Open { store: "h".into(), bucket: "b".into(), key: "k".into(), upload_id: "2".into() };
+        let expected = Open { store: "h".into(), bucket: "b".into(), key: "k".into(), upload_id: "2".into(), of: None };
         assert_eq!(Leftovers::parse(old), Leftovers { open: vec![expected], intents: Vec::new() });
     }
 

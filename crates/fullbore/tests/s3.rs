@@ -24,6 +24,7 @@ mod leftovers;
 #[allow(dead_code, reason = "shared by several test binaries")]
 mod servers;
 #[path = "s3/store.rs"]
+#[allow(dead_code, reason = "shared by several test binaries")]
 mod store;
 #[path = "s3/trees.rs"]
 mod trees;

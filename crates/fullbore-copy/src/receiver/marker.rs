@@ -121,6 +121,13 @@ impl Marker {
     }
 }
 
+impl Drop for Marker {
+    fn drop(&mut self) {
+        // A process that another thread has just begun has the file open, too, until it runs its program.
+        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
 /// When the copy began that a marker tells of.
 fn parse(text: &str) -> Option<Time> {
     let (seconds, nanoseconds) = text.lines().find_map(|line| line.strip_prefix(BEGAN))?.split_once('.')?;

@@ -164,7 +164,7 @@ pub fn serve(
 /// One process at a time makes sockets in a directory, or removes those of others: a socket that is just being made
 /// answers as little as one whose process was killed.
 struct Turn {
-    _directory: OwnedFd,
+    directory: OwnedFd,
 }
 
 impl Turn {
@@ -176,7 +176,7 @@ impl Turn {
         let until = Instant::now() + within;
         loop {
             match flock(&opened, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(Some(Turn { _directory: opened })),
+                Ok(()) => return Ok(Some(Turn { directory: opened })),
                 Err(Errno::WOULDBLOCK) if Instant::now() < until => std::thread::sleep(TURN_LOOK),
                 Err(Errno::WOULDBLOCK) => return Ok(None),
                 Err(error) => return Err(error.into()),
@@ -191,6 +191,13 @@ impl Turn {
             let _ = std::fs::remove_file(path);
         }
         Ok(())
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        // A process that another thread has just begun has the directory open, too, until it runs its program.
+        let _ = rustix::fs::flock(&self.directory, rustix::fs::FlockOperation::Unlock);
     }
 }
 
