@@ -362,25 +362,12 @@ fn walk(
     space.check().map_err(|error| pool::no_space(&error, session.directories.bucket.is_some()))?;
 
     report.phase(events, session, Phase::Fetch);
-    let ignore_missing = settings.ignore_missing;
-    let mut result = FetchResult::default();
-    let mut fetch = |wanted: &mut FetchPlan, indexes, session: &mut Session, events: &mut dyn Events| {
-        let fetched = pool::fetch(&plan, wanted, indexes, &mut refusals, ignore_missing, session, stop, events)?;
-        result.add(fetched);
-        Ok::<(), CommandError>(())
-    };
-    match (&settings.fleet, session.directories.bucket.clone()) {
-        (Some(fleet), Some(bucket)) => {
-            let shared = fleet::share::Shared { fleet, settings, bucket: &bucket, plan: &plan };
-            let of_workers = shared.files(&mut wanted);
-            // The planner's own files first: while workers have the connections to the mirrors, it has none.
-            fetch(&mut wanted, others, session, events)?;
-            let leases = shared.store(of_workers, &mut wanted, session, stop, report, events)?;
-            fetch(&mut wanted, Vec::new(), session, events)?;
-            drop(leases);
-        }
-        _ => fetch(&mut wanted, others, session, events)?,
+    if let (Some(fleet), Some(bucket)) = (&settings.fleet, session.directories.bucket.clone()) {
+        let shared = fleet::share::Shared { fleet, settings, bucket: &bucket, plan: &plan };
+        shared.store(&mut wanted, session, stop, report, events)?;
     }
+    let ignore_missing = settings.ignore_missing;
+    let mut result = pool::fetch(&plan, &mut wanted, others, &mut refusals, ignore_missing, session, stop, events)?;
     for sha256 in &result.indexes {
         suites.iter_mut().for_each(|suite| suite.received(*sha256));
     }

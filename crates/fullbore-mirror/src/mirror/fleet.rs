@@ -11,7 +11,6 @@ pub mod connection;
 mod judgement;
 mod keys;
 mod lanes;
-mod leases;
 mod planner;
 mod put;
 pub(crate) mod share;

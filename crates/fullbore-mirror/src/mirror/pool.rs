@@ -211,7 +211,6 @@ pub fn no_space(error: &FreeSpaceError, is_bucket: bool) -> CommandError {
 }
 
 /// The result of fetching.
-#[derive(Default)]
 pub struct FetchResult {
     /// Files that no host served right, each with the reasons.
     pub missing: Vec<String>,
@@ -228,20 +227,6 @@ pub struct FetchResult {
 }
 
 impl FetchResult {
-    /// Adds the result of fetching other files.
-    pub fn add(&mut self, mut other: FetchResult) {
-        self.missing.append(&mut other.missing);
-        if self.why == Why::Various {
-            self.why = other.why;
-        }
-        self.incomplete.append(&mut other.incomplete);
-        self.incomplete.sort_unstable();
-        self.incomplete.dedup();
-        self.indexes.append(&mut other.indexes);
-        self.ignored.append(&mut other.ignored);
-        self.is_absent |= other.is_absent;
-    }
-
     /// Adds missing indexes: a line for each, and whether a host sent other content.
     pub fn lack(&mut self, lacking: Vec<(String, bool)>) {
         for (line, is_wrong) in lacking {
@@ -269,7 +254,14 @@ pub fn fetch(
     let files = Arc::new(Files::of_plan(plan.clone(), subtraction.replace.clone(), need.learned.clone(), indexes));
     let items = files.items(&subtraction.fetch, session);
     let fetched = session.fetch(files.clone(), items, stop, events)?;
-    let mut result = FetchResult::default();
+    let mut result = FetchResult {
+        missing: Vec::new(),
+        why: Why::Various,
+        incomplete: Vec::new(),
+        indexes: Vec::new(),
+        ignored: Vec::new(),
+        is_absent: false,
+    };
     for item in fetched.verified {
         match files.index(item) {
             Some(index) => result.indexes.push(index.sha256),
@@ -299,6 +291,8 @@ pub fn fetch(
         result.missing.push(format!("{}: it was requested and not received", file.path));
         result.incomplete.extend(file.suites);
     }
+    result.incomplete.sort_unstable();
+    result.incomplete.dedup();
     Ok(result)
 }
 

@@ -132,8 +132,9 @@ fn a_planner_and_two_workers_store_the_archive_and_each_file_once() {
     let sum: u64 = workers(&ran).iter().map(|(_, files)| files).sum();
     assert_eq!(sum, pool_files(0) as u64, "{:?}", workers(&ran));
     assert_eq!(fetched_from(&[&server]).len(), pool_files(0));
+    // The planner fetches the last indexes while workers, which have no task any more, still have their connections.
     let most = server.counters().max_open_connections;
-    assert!(most <= 4, "{most} connections");
+    assert!(most <= 4 + 4, "{most} connections");
     for worker in &mut both {
         worker.exits(0);
     }

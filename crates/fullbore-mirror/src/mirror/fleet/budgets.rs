@@ -50,12 +50,6 @@ impl Connections {
         of_name.map(|(host, _)| host.connections).sum()
     }
 
-    /// Lets mirrors have any number, except for those of these names.
-    pub fn allow_all_but(&self, is_kept: impl Fn(&str) -> bool) {
-        let others = (0..).zip(&self.names).filter(|(_, name)| !is_kept(name));
-        others.for_each(|(place, _)| self.watch.allow(place, usize::MAX));
-    }
-
     /// Lets the mirrors have as many connections as there are slots.
     pub fn allow(&self, slots: &Slots, now: Duration) {
         for (name, count) in slots.connections(now) {

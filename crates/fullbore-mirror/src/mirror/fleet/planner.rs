@@ -179,11 +179,6 @@ impl<'a, Q: Queue, S: Store> Planner<'a, Q, S> {
         self.watchdog.round()
     }
 
-    /// Whether the queue did not answer at the last step.
-    pub fn is_queue_away(&self) -> bool {
-        self.was_unreachable
-    }
-
     /// Where the run stands.
     pub fn view(&self) -> View {
         let now = self.now();
@@ -498,35 +493,6 @@ mod tests {
             assert_eq!(planner.lanes.done().0, 20);
             planner.end().await;
             assert_eq!(queue.list("run.").await.unwrap(), []);
-        });
-    }
-
-    /// F7
-    #[test]
-    fn a_full_queue_gets_the_rest_as_workers_take_tasks() {
-        test(async {
-            let (queue, items) = (MemoryQueue::new(1), items(9));
-            // Room for four tasks, of which each has 150 bytes beside its content.
-            let task = tasks::pack(&run(), 1, items.clone()).remove(0);
-            queue.set_capacity(4 * (task.to_bytes().len() as u64 + 150));
-            let store = store_of(&items);
-            let mut planner = planner(&queue, &items, &store).await;
-            let (mut notes, mut waiting) = (Vec::new(), BTreeSet::new());
-            let left = loop {
-                let step = planner
-                    .step(&mut |happening| notes.extend(matches!(happening, Happening::Note(_)).then_some(happening)))
-                    .await;
-                if let Some(left) = step {
-                    break left.unwrap();
-                }
-                waiting.insert(queue.counts(&run()).await.unwrap().waiting);
-                work(&queue, &store, |_| true).await;
-                tokio::time::sleep(STEP_EVERY).await;
-            };
-            assert_eq!((left, planner.rounds(), planner.tasks), (vec![], 1, 9));
-            assert_eq!(waiting.into_iter().max(), Some(4), "the queue was full, and never more than that");
-            let is_full = |note: &&Happening| matches!(note, Happening::Note(line) if line.contains("queue is full"));
-            assert_eq!(notes.iter().filter(is_full).count(), 1, "{notes:?}");
         });
     }
 

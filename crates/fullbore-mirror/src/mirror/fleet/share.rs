@@ -23,14 +23,12 @@ use fullbore_s3::objects::Objects;
 use fullbore_s3::target::Layout as _;
 use fullbore_wire::hosts::HostId;
 use fullbore_wire::run::NetworkSettings;
-use fullbore_wire::url::{Url, without_credentials};
+use fullbore_wire::url::Url;
 use tokio::sync::{mpsc, watch};
 
-use super::budgets::Connections;
 use super::connection::{self, Connection};
 use super::keys::{Card, Presence};
 use super::lanes::Change;
-use super::leases::Leases;
 use super::planner::{Happening, Planner, STEP_EVERY, Store, View};
 use super::work::{Served, serve};
 use super::worker::Order;
@@ -40,7 +38,7 @@ use crate::mirror::plan::{FileId, Plan};
 use crate::mirror::pool::FetchPlan;
 use crate::mirror::report::ReportBuilder;
 use crate::mirror::session::Session;
-use crate::mirror::subtract::{Subtraction, Tally};
+use crate::mirror::subtract::Tally;
 use crate::mirror::tree::Tree as _;
 use crate::mirror::work::session::Seen;
 use crate::mirror::work::stored::{self, Flaw, VERIFIED_MAX};
@@ -80,29 +78,25 @@ pub fn endpoint_of(bucket: &BucketSettings) -> Result<Option<Url>, CommandError>
 }
 
 /// The files that workers may store, in order of the plan, and their numbers there.
-pub struct FilesOfWorkers {
+struct FilesOfWorkers {
     items: Vec<Item>,
     ids: Vec<FileId>,
 }
 
 impl FilesOfWorkers {
-    /// Takes them from the files to fetch. There remain those that only the planner writes: replacements of files that
-    /// are there, and images of unknown size.
-    fn take(plan: &Plan, wanted: &mut FetchPlan) -> FilesOfWorkers {
+    /// Not those that only the planner writes: replacements of files that are there, and images of unknown size.
+    fn of(plan: &Plan, wanted: &FetchPlan) -> FilesOfWorkers {
         let mut files = FilesOfWorkers { items: Vec::new(), ids: Vec::new() };
-        let Subtraction { fetch, replace, .. } = &mut wanted.subtraction;
-        fetch.retain(|id| {
-            let file = plan.file(*id);
-            let size = file.known_size().filter(|_| !replace.contains(*id));
-            let item = size.map(|size| Item { path: file.path.to_owned(), size, sha256: file.sha256 });
-            let item = item.filter(|item| item.check().is_ok());
-            let is_planners = item.is_none();
-            if let Some(item) = item {
+        let subtraction = &wanted.subtraction;
+        for id in subtraction.fetch.iter().copied().filter(|id| !subtraction.replace.contains(*id)) {
+            let file = plan.file(id);
+            let Some(size) = file.known_size() else { continue };
+            let item = Item { path: file.path.to_owned(), size, sha256: file.sha256 };
+            if item.check().is_ok() {
                 files.items.push(item);
-                files.ids.push(*id);
+                files.ids.push(id);
             }
-            is_planners
-        });
+        }
         files
     }
 
@@ -139,38 +133,24 @@ struct Local {
     presence: Presence<connection::Client>,
 }
 
-/// How the work of the workers has ended.
-struct Conducted {
-    /// The files that are not right in the store, by their places.
-    left: Vec<(usize, Flaw)>,
-    is_queue_away: bool,
-}
-
 impl Shared<'_> {
-    /// Takes the files of workers from those to fetch.
-    pub fn files(&self, wanted: &mut FetchPlan) -> FilesOfWorkers {
-        FilesOfWorkers::take(self.plan, wanted)
-    }
-
-    /// Has workers store these files. Those that the store has at the end are done; the rest is to be fetched, over
-    /// connections that are leased until the given leases end.
+    /// Has workers store what is missing. FilesOfWorkers that the store has at the end are done; the rest stays to be fetched.
     ///
     /// # Errors
     /// Settings or credentials that cannot be used; a queue that is away if the settings need it; a signal.
     pub fn store(
         &self,
-        files: FilesOfWorkers,
         wanted: &mut FetchPlan,
         session: &mut Session,
         stop: &Stop,
         report: &mut ReportBuilder,
         events: &mut dyn Events,
-    ) -> Result<Leases, CommandError> {
-        wanted.subtraction.fetch.clone_from(&files.ids);
+    ) -> Result<(), CommandError> {
+        let files = FilesOfWorkers::of(self.plan, wanted);
         let mut run = self.run()?;
         if files.items.is_empty() {
             self.end_left_run(&run);
-            return Ok(Leases::none());
+            return Ok(());
         }
         let has_lock = self.settings.store.as_ref().is_none_or(|store| store.locks);
         let opened = connection::connect(&self.fleet.queue).and_then(|connection| {
@@ -184,7 +164,7 @@ impl Shared<'_> {
             Ok(opened) => opened,
             Err(error) if error.kind == ErrorKind::Network && !self.fleet.needs_queue => {
                 report.warn(events, format!("{}; this machine fetches everything itself", error.message));
-                return Ok(Leases::none());
+                return Ok(());
             }
             Err(error) => return Err(error),
         };
@@ -207,8 +187,6 @@ impl Shared<'_> {
         while watch.hosts().iter().any(|host| host.connections > 0) && began.elapsed() < CLOSING_MAX {
             std::thread::sleep(Duration::from_millis(20));
         }
-        let budget = |host: String| (host.clone(), run.budgets.of(&host));
-        let budgets: Vec<(String, u32)> = run.hosts.iter().map(|host| budget(host.host_and_port())).collect();
         let items = Arc::new(files.items);
         let files = FilesOfWorkers { items: items.to_vec(), ids: files.ids };
         let result = self.conduct(
@@ -222,25 +200,10 @@ impl Shared<'_> {
             report,
             events,
         );
-        let connections = Connections::new(watch, self.names());
-        let Conducted { left, is_queue_away } = result.inspect_err(|_| connections.allow_all_but(|_| false))?;
+        (0..hosts).for_each(|host| watch.allow(host, usize::MAX));
+        let left = result?;
         self.settle(wanted, &files, left);
-        // The leases of workers lapse before the planner gives up a queue that is away.
-        if wanted.subtraction.fetch.is_empty() || is_queue_away {
-            connections.allow_all_but(|_| false);
-            return Ok(Leases::none());
-        }
-        // Workers may have their connections for some seconds more, and other runs have theirs.
-        Ok(Leases::begin(connection, connections, budgets))
-    }
-
-    /// The names of this run's mirrors in budgets, in the order of the session. Buckets have no budget.
-    fn names(&self) -> Vec<String> {
-        let name = |origin: &String| match Url::parse(&without_credentials(origin)) {
-            Ok(url) => url.host_and_port(),
-            Err(_) => origin.clone(),
-        };
-        self.settings.used_origins().map(name).collect()
+        Ok(())
     }
 
     /// Ends the run of a planner that was killed after the last file was stored: workers would wait for it. If that
@@ -331,7 +294,7 @@ impl Shared<'_> {
         stop: &Stop,
         report: &mut ReportBuilder,
         events: &mut dyn Events,
-    ) -> Result<Conducted, CommandError> {
+    ) -> Result<Vec<(usize, Flaw)>, CommandError> {
         let (notes, mut noted) = mpsc::unbounded_channel();
         let scratch = self.settings.store.as_ref().map(|store| store.scratch.clone()).unwrap_or_default();
         let mut local = self.local(connection, &run, scratch, notes)?;
@@ -374,7 +337,7 @@ impl Shared<'_> {
         if let Some(local) = local {
             end(local, connection);
         }
-        let (view, is_queue_away) = (planner.view(), planner.is_queue_away());
+        let view = planner.view();
         let pending = view.counts.waiting + view.counts.held;
         connection.runtime.block_on(planner.end());
         let left = left?;
@@ -413,7 +376,7 @@ impl Shared<'_> {
             let files = units::several(left.len() as u64, "file", "files");
             report.warn(events, format!("workers did not store {files}: this machine fetches what is missing"));
         }
-        Ok(Conducted { left, is_queue_away })
+        Ok(left)
     }
 
     /// Whether another run has taken the lock of the mirror over.
