@@ -316,7 +316,7 @@ fn a_killed_worker_s_tasks_go_to_others_after_the_ack_wait() {
         assert!(!fleet.run_for(4 * SECOND).await);
         fleet.workers[0].is_dead.store(true, Ordering::Relaxed);
         let (time, sent, planner) = fleet.finish().await;
-        assert!(time >= 25 * SECOND, "{time:?}");
+        assert!(time >= 8 * SECOND, "{time:?}");
         assert_eq!((sent, planner.is_alone), (1.0, false));
     });
 }
@@ -328,7 +328,7 @@ fn a_worker_that_was_frozen_harms_nobody_when_it_wakes() {
         let mut fleet = Fleet::new().await;
         assert!(!fleet.run_for(4 * SECOND).await);
         fleet.workers[0].is_frozen.store(true, Ordering::Relaxed);
-        fleet.run_for(32 * SECOND).await;
+        fleet.run_for(12 * SECOND).await;
         fleet.workers[0].is_frozen.store(false, Ordering::Relaxed);
         let (_, sent, planner) = fleet.finish().await;
         assert!(sent <= 1.3, "{sent}");

@@ -50,6 +50,8 @@ fn meant(name: &str) -> Vec<PathBuf> {
     let path = match name.split_once('/') {
         Some(("tests", _)) => fleet.join(name),
         Some(("store_mirror", _)) => crates.join("fullbore/tests").join(name),
+        Some(("mirror", _)) => crates.join("fullbore-mirror/src").join(name),
+        Some(("put_fleet", _)) => crates.join("fullbore-s3/tests").join(name),
         _ => fleet.join("src").join(name),
     };
     match name.ends_with('/') {

@@ -9,7 +9,6 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;
 
 use fullbore_testkit::process::clean_command;
-use fullbore_testkit::server::{Fault, FaultRule, PathMatch};
 
 #[path = "../harness/schema.rs"]
 #[allow(dead_code, reason = "shared by several test binaries")]
@@ -26,22 +25,6 @@ fn wait_for(what: &str, is_so: impl Fn() -> bool) {
 
 fn stored(store: &servers::Server) -> usize {
     contents(&data(store)).keys().filter(|path| path.starts_with("pool/")).count()
-}
-
-/// F17: workers keep their connections for a while after the last task.
-#[test]
-fn files_that_workers_left_are_fetched_within_the_budget() {
-    let (store, server, nats) = (versitygw(), served(0), Nats::start(""));
-    let bucket = Bucket::at(&store.url);
-    // Who gets this answer gives the file up.
-    server.add_fault(FaultRule::once(PathMatch::Prefix("/pool/".into()), Fault::Status(404)));
-    let mut both = [0, 1].map(|_| bucket.worker_of(&nats.url(), &["--once"]));
-    let ran = bucket.share(&[&server], &nats.url(), &["--no-local"]).exits(0);
-    assert_eq!(contents(&data(&store)), *reference(0));
-    assert!(ran.number("fleet.left_files") > 0, "{ran:?}");
-    let most = server.counters().max_open_connections;
-    assert!(most <= 4, "{most} connections");
-    both.iter_mut().for_each(|worker| drop(worker.exits(0)));
 }
 
 /// A line to a server, which can be cut.
