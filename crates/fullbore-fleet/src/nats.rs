@@ -49,6 +49,9 @@ pub use crate::settings::{ConnectError, Credentials, NatsSettings, Role};
 const STREAM: &str = "FULLBORE";
 const BUCKET: &str = "fullbore";
 
+/// What the subjects of JetStream's API begin with.
+const API: &str = "$JS.API.";
+
 /// Limit of each request. A server that was killed lost those in flight, and a restart takes less than a second.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -94,11 +97,16 @@ impl NatsQueue {
         }
     }
 
-    /// Makes a request. The server never answers one for which a permission is missing, and says so beside it.
-    async fn permitted<T>(&self, request: impl Future<Output = Result<T, QueueError>>) -> Result<T, QueueError> {
+    /// Makes a request that uses subjects with these beginnings. The server never answers one for which a permission is
+    /// missing, and says so beside it.
+    async fn permitted<T>(
+        &self,
+        subjects: &[&str],
+        request: impl Future<Output = Result<T, QueueError>>,
+    ) -> Result<T, QueueError> {
         let began = Instant::now();
         let result = request.await;
-        match self.refusals.permission(began) {
+        match self.refusals.permission(began, subjects) {
             Some(why) => result.map_err(|_| QueueError::Denied(why)),
             None => result,
         }
@@ -108,6 +116,7 @@ impl NatsQueue {
     /// of many types.
     async fn ask<T: DeserializeOwned>(&self, subject: String, request: serde_json::Value) -> Result<T, QueueError> {
         self.check_connection()?;
+        let full = format!("{API}{subject}");
         let answered = async {
             match self.context.request(subject, &request).await {
                 Ok(Response::Ok(answer)) => Ok(answer),
@@ -120,7 +129,7 @@ impl NatsQueue {
                 }),
             }
         };
-        self.permitted(answered).await
+        self.permitted(&[&full], answered).await
     }
 
     /// Makes the stream, the consumers of a run, and the bucket.
@@ -216,7 +225,7 @@ impl Queue for NatsQueue {
 
     async fn open(&self, run: &RunId) -> Result<(), QueueError> {
         self.check_connection()?;
-        self.permitted(self.make(run)).await
+        self.permitted(&[API], self.make(run)).await
     }
 
     async fn close(&self, run: &RunId) -> Result<(), QueueError> {
@@ -232,7 +241,9 @@ impl Queue for NatsQueue {
 
     async fn publish(&self, tasks: &[Task]) -> Result<Published, QueueError> {
         self.check_connection()?;
-        self.permitted(self.send_tasks(tasks)).await
+        let Some(first) = tasks.first() else { return Ok(Published { accepted: 0, is_full: false }) };
+        let subjects = format!("fb.{}.q.", first.run);
+        self.permitted(&[&subjects], self.send_tasks(tasks)).await
     }
 
     async fn counts(&self, run: &RunId) -> Result<Counts, QueueError> {
@@ -283,12 +294,12 @@ impl Queue for NatsQueue {
     }
 
     async fn pull(&self, run: &RunId, class: Class, max: usize, wait: Duration) -> Result<Vec<Held>, QueueError> {
-        let subject = format!("$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{}", consumer_name(run, class));
-        let now = self.permitted(self.pull_once(subject.clone(), max, None)).await?;
+        let subject = format!("{API}CONSUMER.MSG.NEXT.{STREAM}.{}", consumer_name(run, class));
+        let now = self.permitted(&[&subject], self.pull_once(subject.clone(), max, None)).await?;
         if !now.is_empty() || wait.is_zero() || max == 0 {
             return Ok(now);
         }
-        self.permitted(self.pull_once(subject, 1, Some(wait))).await
+        self.permitted(&[&subject], self.pull_once(subject.clone(), 1, Some(wait))).await
     }
 
     async fn extend(&self, delivery: &Delivery) -> Result<(), QueueError> {
@@ -298,7 +309,8 @@ impl Queue for NatsQueue {
     async fn acknowledge(&self, delivery: &Delivery) -> Result<(), QueueError> {
         self.check_connection()?;
         let answer = self.client.request(delivery.0.clone(), Bytes::from_static(b"+ACK"));
-        self.permitted(async { answer.await.map(drop).map_err(|error| of_request(&error)) }).await
+        let answered = async { answer.await.map(drop).map_err(|error| of_request(&error)) };
+        self.permitted(&[&delivery.0], answered).await
     }
 
     async fn give_back(&self, delivery: &Delivery, delay: Duration) -> Result<(), QueueError> {
@@ -324,19 +336,19 @@ impl Queue for NatsQueue {
     }
 
     async fn create(&self, key: &str, value: Bytes, ttl: Duration) -> Result<Option<u64>, QueueError> {
-        self.permitted(self.create_key(key, value, ttl)).await
+        self.permitted(&[&keys::subject(key), keys::READ], self.create_key(key, value, ttl)).await
     }
 
     async fn renew(&self, key: &str, value: Bytes, revision: u64, ttl: Duration) -> Result<Option<u64>, QueueError> {
-        self.permitted(self.write_key(key, value, revision, ttl)).await
+        self.permitted(&[&keys::subject(key)], self.write_key(key, value, revision, ttl)).await
     }
 
     async fn remove(&self, key: &str, revision: u64) -> Result<(), QueueError> {
-        self.permitted(self.remove_key(key, revision)).await
+        self.permitted(&[&keys::subject(key)], self.remove_key(key, revision)).await
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<Entry>, QueueError> {
-        self.permitted(self.list_keys(prefix)).await
+        self.permitted(&[keys::READ], self.list_keys(prefix)).await
     }
 }
 

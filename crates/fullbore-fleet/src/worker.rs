@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use tokio::task::JoinSet;
+use tokio::task::{self, JoinSet};
 use tokio::time::Instant;
 
 use crate::book::{Begun, Book, Step, TaskNumber};
@@ -48,14 +48,18 @@ pub enum Pulled {
     Nothing,
     /// The queue has no such run.
     Gone,
-    /// The queue did not answer, or it refused.
+    /// The queue did not answer, or it reported an error.
     Failed,
+    /// The queue refuses this worker's requests for tasks, or its acknowledgements; in its words.
+    Denied(String),
 }
 
 /// The answer to a request.
 enum Answer {
     Pulled(Result<Vec<Held>, QueueError>),
     Told,
+    /// An acknowledgement was refused.
+    Denied(String),
 }
 
 /// The tasks of a worker in one run, and its requests to the queue.
@@ -69,7 +73,8 @@ pub struct WorkerQueue<Q> {
     warn: Box<dyn Fn(String) + Send + Sync>,
     connections_seen: u64,
     requests: JoinSet<Answer>,
-    is_pulling: bool,
+    /// The request for tasks in progress.
+    pulling: Option<task::Id>,
     is_draining: bool,
     next_pull: Instant,
     /// Files and bytes that this worker has stored.
@@ -100,7 +105,7 @@ impl<Q: Queue> WorkerQueue<Q> {
             meter: RateMeter::default(),
             warn: Box::new(warn),
             requests: JoinSet::new(),
-            is_pulling: false,
+            pulling: None,
             is_draining: false,
             next_pull: now,
             done: (0, 0),
@@ -121,12 +126,12 @@ impl<Q: Queue> WorkerQueue<Q> {
 
     /// Whether the worker holds nothing, and no request for tasks is in progress.
     pub fn is_idle(&self) -> bool {
-        self.load().tasks == 0 && !self.is_pulling
+        self.load().tasks == 0 && self.pulling.is_none()
     }
 
     /// Asks for tasks, if the worker may have more; [`WorkerQueue::pulled`] gives the answer.
     pub fn pull(&mut self, is_paused: bool) {
-        if self.is_pulling || self.is_draining || Instant::now() < self.next_pull {
+        if self.pulling.is_some() || self.is_draining || Instant::now() < self.next_pull {
             return;
         }
         let load = Load { is_paused, rate_bytes_per_s: self.meter.bytes_per_s(self.began.elapsed()), ..self.load() };
@@ -134,10 +139,9 @@ impl<Q: Queue> WorkerQueue<Q> {
         if wanted.tasks + wanted.xl_tasks == 0 {
             return;
         }
-        self.is_pulling = true;
         let wait = if load.tasks == 0 { PULL_WAIT } else { Duration::ZERO };
         let (queue, run) = (self.queue.clone(), self.run.clone());
-        self.requests.spawn(async move {
+        let pulling = self.requests.spawn(async move {
             let mut held = match wanted.xl_tasks {
                 0 => Vec::new(),
                 most => match queue.pull(&run, Class::Xl, most, Duration::ZERO).await {
@@ -157,6 +161,7 @@ impl<Q: Queue> WorkerQueue<Q> {
             }
             Answer::Pulled(Ok(held))
         });
+        self.pulling = Some(pulling.id());
     }
 
     /// Asks for nothing more. Tasks that are still on their way are given back.
@@ -169,14 +174,19 @@ impl<Q: Queue> WorkerQueue<Q> {
         loop {
             match self.requests.join_next().await {
                 Some(Ok(Answer::Pulled(pulled))) => return self.take_all(pulled),
-                Some(_) => {}
+                Some(Ok(Answer::Denied(why))) => return Pulled::Denied(why),
+                Some(Ok(Answer::Told)) => {}
+                Some(Err(error)) if self.pulling == Some(error.id()) => {
+                    return self.take_all(Err(QueueError::Other(error.to_string())));
+                }
+                Some(Err(_)) => {}
                 None => std::future::pending().await,
             }
         }
     }
 
     fn take_all(&mut self, pulled: Result<Vec<Held>, QueueError>) -> Pulled {
-        self.is_pulling = false;
+        self.pulling = None;
         let (now, at) = (self.now(), Instant::now());
         match pulled {
             Ok(held) if held.is_empty() => {
@@ -196,7 +206,11 @@ impl<Q: Queue> WorkerQueue<Q> {
                 self.next_pull = at + FAILED_PAUSE;
                 // Tasks of the next answer may have been delivered to others before.
                 self.book.reconnected(now);
-                if matches!(error, QueueError::Missing(_)) { Pulled::Gone } else { Pulled::Failed }
+                match error {
+                    QueueError::Missing(_) => Pulled::Gone,
+                    QueueError::Denied(why) => Pulled::Denied(why),
+                    _ => Pulled::Failed,
+                }
             }
         }
     }
@@ -304,8 +318,7 @@ impl<Q: Queue> WorkerQueue<Q> {
             if let Some(stat) = stat {
                 let _ = queue.report(&run, &name, &stat).await;
             }
-            perform(&queue, &run, &name, steps).await;
-            Answer::Told
+            perform(&queue, &run, &name, steps).await.map_or(Answer::Told, Answer::Denied)
         });
     }
 
@@ -313,9 +326,13 @@ impl<Q: Queue> WorkerQueue<Q> {
     pub async fn finish(&mut self) {
         let until = Instant::now() + LAST_REQUESTS_MAX;
         while let Ok(Some(answer)) = tokio::time::timeout_at(until, self.requests.join_next()).await {
-            if let Ok(Answer::Pulled(pulled)) = answer {
-                self.is_pulling = false;
-                pulled.into_iter().flatten().for_each(|held| self.refuse(held.delivery));
+            match answer {
+                Ok(Answer::Pulled(pulled)) => {
+                    self.pulling = None;
+                    pulled.into_iter().flatten().for_each(|held| self.refuse(held.delivery));
+                }
+                Err(error) if self.pulling == Some(error.id()) => self.pulling = None,
+                _ => {}
             }
         }
     }
@@ -335,25 +352,33 @@ impl<Q: Queue> WorkerQueue<Q> {
     async fn end(&mut self, steps: Vec<Step>) {
         // They may be of a runtime that ends with a session of the worker.
         self.requests = JoinSet::new();
-        self.is_pulling = false;
+        self.pulling = None;
         perform(&self.queue, &self.run, &self.name, steps).await;
         let _ = self.queue.report(&self.run, &self.name, &Report::Stat(self.stat())).await;
     }
 }
 
 /// Tells the queue the steps of a book. A request that fails has the same end as a lost one: the task comes again, and its
-/// files are found in the store.
-async fn perform<Q: Queue>(queue: &Q, run: &RunId, worker: &WorkerId, steps: Vec<Step>) {
+/// files are found in the store. Gives the queue's words if it refuses an acknowledgement: it would refuse others, too.
+async fn perform<Q: Queue>(queue: &Q, run: &RunId, worker: &WorkerId, steps: Vec<Step>) -> Option<String> {
+    let mut denied = None;
     for step in steps {
         let _ = match step {
             Step::Extend(delivery) => queue.extend(&delivery).await,
-            Step::Acknowledge(delivery) => queue.acknowledge(&delivery).await,
+            Step::Acknowledge(delivery) => {
+                let answer = queue.acknowledge(&delivery).await;
+                if let Err(QueueError::Denied(why)) = &answer {
+                    denied = Some(why.clone());
+                }
+                answer
+            }
             Step::GiveBack(delivery, delay) => queue.give_back(&delivery, delay).await,
             Step::Discard(delivery) => queue.discard(&delivery).await,
             Step::Report(fault) => queue.report(run, worker, &Report::Fault(fault)).await,
             Step::Warn(_) => Ok(()),
         };
     }
+    denied
 }
 
 #[cfg(test)]
@@ -420,6 +445,20 @@ mod tests {
             assert_eq!(queue.counts(&run()).await.unwrap(), Counts::default());
             let Some(Report::Stat(stat)) = reports.recv().await else { panic!("no report") };
             assert_eq!((stat.done, stat.held), ((2, 79_000_000), (0, 0)));
+        });
+    }
+
+    #[test]
+    fn a_request_for_tasks_that_is_aborted_counts_as_failed() {
+        test(async {
+            let queue = queue(&[9_000_000]).await;
+            let mut worker = worker(&queue);
+            worker.pull(false);
+            worker.requests.abort_all();
+            assert_eq!(worker.pulled().await, Pulled::Failed);
+            assert!(worker.is_idle());
+            tokio::time::sleep(FAILED_PAUSE).await;
+            assert_eq!(tasks(&mut worker).await.len(), 1);
         });
     }
 

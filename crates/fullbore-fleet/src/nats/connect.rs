@@ -71,12 +71,13 @@ pub(super) async fn connect(settings: &NatsSettings) -> Result<(Client, Arc<Refu
     };
     match options.connect(server).await {
         Ok(client) => Ok((client, refusals)),
-        Err(error) => Err(explain(settings.url.clone(), &host, &error)),
+        Err(error) => Err(explain(settings, &host, &error)),
     }
 }
 
 /// What a failed connection means for the person.
-fn explain(url: String, host: &str, error: &async_nats::ConnectError) -> ConnectError {
+fn explain(settings: &NatsSettings, host: &str, error: &async_nats::ConnectError) -> ConnectError {
+    let (url, has_identity) = (settings.url.clone(), settings.certificate.is_some());
     match error.kind() {
         // The client library signs nothing with a seed that it cannot read.
         ConnectErrorKind::Authentication => return ConnectError::Seed,
@@ -86,7 +87,7 @@ fn explain(url: String, host: &str, error: &async_nats::ConnectError) -> Connect
         _ => {}
     }
     let source = error.source().and_then(|source| source.downcast_ref::<io::Error>());
-    match source.and_then(|source| TlsError::of_io(host, source)) {
+    match source.and_then(|source| TlsError::of_io(host, source, has_identity)) {
         Some(refused @ TlsError::ClientCertificate { .. }) => {
             ConnectError::Refused { url, reason: refused.to_string() }
         }

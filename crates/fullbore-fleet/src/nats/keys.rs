@@ -24,7 +24,10 @@ const TOO_MANY: u16 = 413;
 /// End of a listing.
 const END_OF_BATCH: u16 = 204;
 
-fn subject(key: &str) -> String {
+/// What the subjects of requests for keys begin with.
+pub(super) const READ: &str = "$JS.API.DIRECT.GET.KV_";
+
+pub(super) fn subject(key: &str) -> String {
     format!("$KV.{BUCKET}.{key}")
 }
 
@@ -99,7 +102,7 @@ impl NatsQueue {
         let inbox = self.client.new_inbox();
         let mut answers = self.client.subscribe(inbox.clone()).await.map_err(|error| lost(&error))?;
         let request = Bytes::from(format!("{{\"multi_last\":[\"{pattern}\"]}}"));
-        let sent = self.client.publish_with_reply(format!("$JS.API.DIRECT.GET.KV_{BUCKET}"), inbox, request).await;
+        let sent = self.client.publish_with_reply(format!("{READ}{BUCKET}"), inbox, request).await;
         sent.map_err(|error| lost(&error))?;
         let deadline = Instant::now() + REQUEST_TIMEOUT;
         let mut messages = Vec::new();

@@ -3,6 +3,7 @@
 //! A request without permission gets no answer, and a user who may not log in any more gets no connection. The server
 //! says either in a line that belongs to no request, which the client library passes on as an event.
 
+use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,12 @@ use async_nats::{ClientError, ConnectErrorKind, Event, ServerError};
 
 /// Time for which a server may refuse a user who was logged in. A server that starts may not know its accounts yet.
 const REFUSED_MAX: Duration = Duration::from_secs(30);
+
+/// Missing permissions that are remembered. A guess above the number of subjects that one worker uses at the same time.
+const PERMISSIONS_MAX: usize = 16;
+
+/// What the inboxes of planners and workers begin with.
+const INBOX: &str = "_INBOX";
 
 /// Beginning of what the server says of a missing permission.
 const NO_PERMISSION: &str = "permissions violation";
@@ -22,8 +29,8 @@ pub(super) struct Refusals(Mutex<Heard>);
 struct Heard {
     /// Since when the server refuses this user.
     login: Option<Instant>,
-    /// The last request without permission.
-    permission: Option<(Instant, String)>,
+    /// The last requests without permission, each text once.
+    permissions: VecDeque<(Instant, String)>,
 }
 
 impl Refusals {
@@ -41,8 +48,14 @@ impl Refusals {
             {
                 heard.login.get_or_insert(now);
             }
+            // Any other failure to connect: the server, or the way to it, is away, and refuses nobody.
+            Event::ClientError(ClientError::Other(_)) => heard.login = None,
             Event::ServerError(ServerError::Other(text)) if text.to_lowercase().starts_with(NO_PERMISSION) => {
-                heard.permission = Some((now, text.clone()));
+                heard.permissions.retain(|(_, known)| known != text);
+                if heard.permissions.len() >= PERMISSIONS_MAX {
+                    heard.permissions.pop_front();
+                }
+                heard.permissions.push_back((now, text.clone()));
             }
             _ => {}
         }
@@ -55,9 +68,16 @@ impl Refusals {
         is_final.then(|| "the server does not accept the credentials any more".to_owned())
     }
 
-    /// The permission that was missing since then.
-    pub(super) fn permission(&self, since: Instant) -> Option<String> {
-        self.heard().permission.as_ref().filter(|(at, _)| *at >= since).map(|(_, text)| text.clone())
+    /// The permission that was missing since then, for a request that uses subjects with these beginnings and an inbox.
+    pub(super) fn permission(&self, since: Instant, subjects: &[&str]) -> Option<String> {
+        // The server says: Permissions Violation for Publish to "fb.9c1f.q.l".
+        let concerns = |text: &str| {
+            let said = text.split('"').nth(1).unwrap_or_default();
+            said.starts_with(INBOX) || subjects.iter().any(|subject| said.starts_with(subject))
+        };
+        let heard = self.heard();
+        let missing = heard.permissions.iter().rev().find(|(at, text)| *at >= since && concerns(text));
+        missing.map(|(_, text)| text.clone())
     }
 }
 
@@ -84,12 +104,38 @@ mod tests {
     }
 
     #[test]
+    fn a_refusal_before_a_loss_of_the_server_is_forgotten() {
+        let (refusals, now) = (Refusals::default(), Instant::now());
+        refusals.hear(now, &refused());
+        refusals.hear(now, &Event::ClientError(ClientError::Other(ConnectErrorKind::Io.to_string())));
+        assert_eq!(refusals.login(now + REFUSED_MAX), None);
+        refusals.hear(now + REFUSED_MAX, &refused());
+        assert_eq!(refusals.login(now + REFUSED_MAX), None);
+        assert!(refusals.login(now + 2 * REFUSED_MAX).is_some());
+    }
+
+    #[test]
     fn a_missing_permission_belongs_to_the_requests_before_it() {
         let (refusals, now) = (Refusals::default(), Instant::now());
         let said = "Permissions Violation for Publish to \"fb.9c1f.q.l\"";
         refusals.hear(now + REFUSED_MAX, &Event::ServerError(ServerError::Other(said.to_owned())));
         refusals.hear(now + REFUSED_MAX, &Event::ServerError(ServerError::Other("Slow Consumer".to_owned())));
-        assert_eq!(refusals.permission(now).as_deref(), Some(said));
-        assert_eq!(refusals.permission(now + 2 * REFUSED_MAX), None);
+        assert_eq!(refusals.permission(now, &["fb.9c1f.q."]).as_deref(), Some(said));
+        assert_eq!(refusals.permission(now + 2 * REFUSED_MAX, &["fb.9c1f.q."]), None);
+        assert_eq!(refusals.permission(now, &["$JS.API.", "fb.9c1f.stat."]), None, "a request for something else");
+        let inbox = "Permissions Violation for Subscription to \"_INBOX_w.x\"";
+        refusals.hear(now + REFUSED_MAX, &Event::ServerError(ServerError::Other(inbox.to_owned())));
+        assert_eq!(refusals.permission(now, &["$JS.API."]).as_deref(), Some(inbox));
+    }
+
+    #[test]
+    fn few_missing_permissions_are_remembered() {
+        let (refusals, now) = (Refusals::default(), Instant::now());
+        for number in 0..=PERMISSIONS_MAX {
+            let said = format!("Permissions Violation for Publish to \"fb.{number}.fault\"");
+            refusals.hear(now, &Event::ServerError(ServerError::Other(said)));
+        }
+        assert_eq!(refusals.heard().permissions.len(), PERMISSIONS_MAX);
+        assert_eq!(refusals.permission(now, &["fb.0."]), None);
     }
 }

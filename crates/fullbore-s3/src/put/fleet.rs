@@ -16,6 +16,7 @@ use std::future::Future;
 use std::path::{Component, Path, PathBuf};
 
 use fullbore_engine::digest::Sha256;
+use fullbore_engine::files::identity::Identity;
 use fullbore_engine::run::CommandError;
 use fullbore_fleet::message::{Item, MessageError, PutSource, Run, StorePlace};
 use fullbore_fleet::names::{RunId, WorkerId};
@@ -149,7 +150,7 @@ pub(super) fn goes_on(settings: &PutSettings, plan: &Plan, open: &Open) -> bool 
     let file = object.found.as_ref().and_then(|found| found.open(&object.path).ok());
     let Some(about) = file.and_then(|file| file.metadata().ok()) else { return false };
     let part_bytes = Cut::at_most(about.len(), PARTS_MAX).part_bytes(0);
-    *of == split::identify(&item(String::new(), &about).sha256, part_bytes, &given)
+    *of == split::identify(&Identity::of(&about), part_bytes, &given)
 }
 
 /// A file as the planner and a worker name its content.

@@ -15,9 +15,11 @@ use bytes::Bytes;
 use fullbore_engine::digest::Sha256;
 use fullbore_wire::http1::Method;
 use tokio::task::{JoinSet, spawn_blocking};
+use tokio::time::timeout;
 
 use super::{
-    Condition, IN_MEMORY_BYTES_MAX, Multipart, Part, Ready, Stored, UploadError, Uploader, joined, place, read_answer,
+    ABORT_LIMIT, Condition, IN_MEMORY_BYTES_MAX, Multipart, Part, Ready, Stored, UploadError, Uploader, joined, place,
+    read_answer,
 };
 use crate::client::{Call, CallError};
 use crate::journal::Open;
@@ -27,12 +29,29 @@ use crate::xml::{self, XmlError};
 /// Parts that one machine sends at once when it sends all that are missing. The window bounds their memory.
 const SENT_AT_ONCE: usize = 8;
 
+/// Parts on a page of their listing: what Amazon gives at most. MinIO gives 10,000 to those that do not say, which is more
+/// than is read of one answer.
+const LISTED_AT_ONCE: &str = "1000";
+
 /// An upload that this machine begins and completes.
 #[derive(Clone)]
 pub struct SharedUpload {
     multipart: Multipart,
     size: u64,
     part_bytes: u64,
+}
+
+/// Parts that a store has of an upload, as it has listed them.
+pub struct Listed {
+    parts: BTreeMap<u64, Part>,
+    count: u64,
+}
+
+impl Listed {
+    /// Numbers from 0 of the parts that the store lacks.
+    pub fn missing(&self) -> Vec<u64> {
+        (0..self.count).filter(|number| !self.parts.contains_key(number)).collect()
+    }
 }
 
 /// Bytes of each part but the last, for a file of this size at this store: as for files that one machine sends.
@@ -135,14 +154,18 @@ impl SharedUpload {
         start..start.saturating_add(self.part_bytes).min(self.size)
     }
 
-    /// The parts that the store has, by number from 0. Parts of another size than the plan's are none.
-    async fn parts(&self) -> Result<BTreeMap<u64, Part>, CallError> {
+    /// The parts that the store has. Parts of another size than the plan's are none.
+    ///
+    /// # Errors
+    /// [`CallError`]; the upload is gone (404).
+    pub async fn list(&self) -> Result<Listed, CallError> {
         let open = &self.multipart.open;
         let what = || format!("GET {}?uploadId", open.key);
         let mut found = BTreeMap::new();
         let mut marker = 0;
         loop {
             let mut call = Call::new(Method::Get, Some(&open.key)).query("uploadId", &open.upload_id);
+            call = call.query("max-parts", LISTED_AT_ONCE);
             if marker > 0 {
                 call = call.query("part-number-marker", marker.to_string());
             }
@@ -160,7 +183,7 @@ impl SharedUpload {
                 }
             }
             match page.next {
-                None => return Ok(found),
+                None => return Ok(Listed { parts: found, count: self.count() }),
                 // Each page goes further, and numbers end.
                 Some(next) if next > marker && next <= PARTS_MAX => marker = next,
                 Some(_) => {
@@ -171,22 +194,37 @@ impl SharedUpload {
         }
     }
 
-    /// Numbers from 0 of the parts that the store lacks.
-    ///
-    /// # Errors
-    /// [`CallError`]; the upload is gone (404).
-    pub async fn missing(&self) -> Result<Vec<u64>, CallError> {
-        let parts = self.parts().await?;
-        Ok((0..self.count()).filter(|number| !parts.contains_key(number)).collect())
-    }
-
     /// Sends the parts that the store lacks.
     ///
     /// # Errors
     /// As for [`Uploader::put_file`]. The upload stays.
     pub async fn put_missing(&self, file: &Arc<File>) -> Result<(), UploadError> {
         let mut sending = JoinSet::new();
-        for number in self.missing().await? {
+        let mut sent = self.send_missing(file, &mut sending).await;
+        if let Err(error) = &mut sent {
+            // They would arrive after the upload was given up.
+            let ended = async {
+                while let Some(part) = sending.join_next().await {
+                    if let (
+                        UploadError::TooManyParts { most, .. },
+                        Ok(Err(UploadError::TooManyParts { most: other, .. })),
+                    ) = (&mut *error, part)
+                    {
+                        *most = other.min(*most);
+                    }
+                }
+            };
+            let _ = timeout(ABORT_LIMIT, ended).await;
+        }
+        sent
+    }
+
+    async fn send_missing(
+        &self,
+        file: &Arc<File>,
+        sending: &mut JoinSet<Result<(), UploadError>>,
+    ) -> Result<(), UploadError> {
+        for number in self.list().await?.missing() {
             if sending.len() >= SENT_AT_ONCE
                 && let Some(sent) = sending.join_next().await
             {
@@ -201,12 +239,12 @@ impl SharedUpload {
         Ok(())
     }
 
-    /// Makes the object of all parts; `None` if the store does not have all of them.
+    /// Makes the object of exactly these parts; `None` if some are missing, or the store has others now.
     ///
     /// # Errors
     /// As for [`Uploader::put_file_on`]. The upload stays.
-    pub async fn complete(&self) -> Result<Option<Stored>, UploadError> {
-        let parts: Vec<Part> = self.parts().await?.into_values().collect();
+    pub async fn complete(&self, listed: Listed) -> Result<Option<Stored>, UploadError> {
+        let parts: Vec<Part> = listed.parts.into_values().collect();
         if parts.len() as u64 != self.count() {
             return Ok(None);
         }

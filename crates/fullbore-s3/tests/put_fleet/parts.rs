@@ -5,7 +5,7 @@ use super::nats_server::Server as Nats;
 use super::*;
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 
@@ -52,6 +52,16 @@ impl Large {
 
     fn journals(&self, name: &str) -> PathBuf {
         self.home.path().join(name)
+    }
+
+    /// Another file of the same size and time of modification, beside the directory.
+    fn other(&self) -> (PathBuf, Vec<u8>) {
+        let path = self.home.path().join("other");
+        let content: Vec<u8> = self.content.iter().map(|byte| !byte).collect();
+        fs::write(&path, &content).unwrap();
+        let modified = fs::metadata(self.file()).unwrap().modified().unwrap();
+        File::options().write(true).open(&path).unwrap().set_modified(modified).unwrap();
+        (path, content)
     }
 
     fn settings(&self, store: &Misbehaving) -> PutSettings {
@@ -220,6 +230,83 @@ fn a_file_that_changes_while_its_parts_are_sent_makes_no_object() {
     }
 }
 
+#[test]
+fn a_file_that_is_replaced_at_the_same_time_of_modification_makes_no_object_of_two_contents() {
+    let (mut large, queue) = (Large::new(BYTES), queue());
+    let (other, content) = large.other();
+    let (file, replacement) = (large.file(), other.clone());
+    let store = Misbehaving::start(move |request| {
+        if part_of(request) == Some(3) && replacement.exists() {
+            fs::rename(&replacement, &file).unwrap();
+        }
+        Fault::None
+    });
+    let directory = large.directory();
+    let workers = Workers::of([(queue.connect(), directory.as_path())].into_iter(), &store.url, &directory);
+    let (result, heard) = plan_in_parts(&large.settings(&store), Some(queue.connect()), false, SPLIT);
+    let error = result.unwrap_err().to_string();
+    workers.end();
+    assert!(error.contains("changed while it was read"), "{error}");
+    assert_eq!((store.keys(), heard.stored, store.open_uploads()), (vec![], 0, 0));
+    assert!(!other.exists());
+    // The next run puts what is there now.
+    plan_in_parts(&large.settings(&store), Some(super::queue()), true, SPLIT).0.unwrap();
+    large.content = content;
+    large.is_stored(&store);
+}
+
+#[test]
+fn parts_are_listed_again_when_the_store_has_others_than_were_named() {
+    const REFUSAL: &str = "<Error><Code>InvalidPart</Code></Error>";
+    let (large, queue) = (Large::new(BYTES), queue());
+    let mut refusals = 2;
+    let is_end = |request: &Request| request.method == "POST" && request.query.contains("uploadId");
+    let store = Misbehaving::start(move |request| match is_end(request) && refusals > 0 {
+        true => {
+            refusals -= 1;
+            Fault::Answer(400, "", REFUSAL)
+        }
+        false => Fault::None,
+    });
+    let (result, heard) = plan_in_parts(&large.settings(&store), Some(queue), true, SPLIT);
+    result.unwrap();
+    large.is_stored(&store);
+    assert_eq!((heard.stored, store.uploads_begun()), (1, 1), "{:?}", heard.warnings);
+    let requests = store.requests();
+    let listings: Vec<&Request> =
+        requests.iter().filter(|request| request.method == "GET" && request.query.contains("uploadId")).collect();
+    assert!(listings.iter().all(|request| request.query.contains("max-parts=1000")), "{listings:?}");
+    assert_eq!(requests.iter().filter(|request| is_end(request)).count(), 3);
+}
+
+#[test]
+fn an_object_of_somebody_else_that_has_the_same_size_is_compared() {
+    for is_same in [false, true] {
+        let (large, queue) = (Large::new(BYTES), queue());
+        let is_begun = Arc::new(AtomicBool::new(false));
+        let begun = Arc::clone(&is_begun);
+        let store = Misbehaving::start(move |request| match part_of(request) {
+            // There is time for somebody else.
+            Some(8) if !begun.swap(true, Ordering::Relaxed) => Fault::Delay(Duration::from_secs(2)),
+            _ => Fault::None,
+        });
+        store.has_one_etag();
+        let (settings, directory) = (large.settings(&store), large.directory());
+        let workers = Workers::of([(queue.connect(), directory.as_path())].into_iter(), &store.url, &directory);
+        let planner = thread::spawn(move || plan_in_parts(&settings, Some(queue), false, SPLIT));
+        until("the last part is on its way", || is_begun.load(Ordering::Relaxed));
+        let theirs = if is_same { large.content.clone() } else { vec![1; BYTES] };
+        store.put("p/film", &theirs);
+        let (result, heard) = planner.join().unwrap();
+        result.unwrap();
+        workers.end();
+        large.is_stored(&store);
+        let (stored, present) = if is_same { (0, 1) } else { (1, 0) };
+        assert_eq!((heard.stored, heard.present), (stored, present), "{:?}", heard.warnings);
+        assert_eq!(store.uploads_begun(), 1 + stored);
+    }
+}
+
 /// A planner that is stuck in the fourth part of its file, and whose journals look as after a kill.
 fn killed(large: &Large) -> (Misbehaving, PathBuf) {
     let sent = Arc::new(AtomicU32::new(0));
@@ -243,12 +330,45 @@ fn killed(large: &Large) -> (Misbehaving, PathBuf) {
         seen.extend(parts_sent(&store));
         seen.len() >= 3
     });
-    // The copy is no living run's: nobody holds its lock.
+    let left = left(large);
+    store.script(|_| Fault::None);
+    (store, left)
+}
+
+/// A copy of the journals. It is no living run's: nobody holds its lock.
+fn left(large: &Large) -> PathBuf {
     let left = large.journals("left");
     let status = Command::new("cp").arg("-r").arg(large.journals("journals")).arg(&left).status().unwrap();
     assert!(status.success());
+    left
+}
+
+#[test]
+fn a_planner_that_is_started_again_when_all_parts_are_there_makes_the_object_at_once() {
+    let large = Large::new(BYTES);
+    let is_asked = Arc::new(AtomicBool::new(false));
+    let asked = Arc::clone(&is_asked);
+    let store = Misbehaving::start(move |request| {
+        if request.method == "POST" && request.query.starts_with("uploadId") {
+            asked.store(true, Ordering::Relaxed);
+            return Fault::Stall(SLOW);
+        }
+        Fault::None
+    });
+    let (mut settings, first_queue) = (large.settings(&store), queue());
+    settings.bucket.patience = SLOW;
+    thread::spawn(move || plan_in_parts(&settings, Some(first_queue), true, SPLIT));
+    until("the object is asked for", || is_asked.load(Ordering::Relaxed));
+    let left = left(&large);
     store.script(|_| Fault::None);
-    (store, left)
+    assert_eq!(parts_sent(&store), (1..=8).collect::<Vec<u32>>());
+    let begun = Instant::now();
+    let settings = settings_at(&store.url, &left, &large.directory(), &[]);
+    let (result, heard) = plan_in_parts(&settings, Some(queue()), true, SPLIT);
+    result.unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+    large.is_stored(&store);
+    assert_eq!((heard.stored, store.uploads_begun(), parts_sent(&store)), (1, 1, vec![]));
 }
 
 #[test]
@@ -269,22 +389,27 @@ fn a_planner_that_is_started_again_goes_on_with_its_upload() {
 
 #[test]
 fn a_planner_gives_up_the_upload_of_a_file_that_has_changed() {
-    let large = Large::new(BYTES);
-    let (store, left) = killed(&large);
-    File::options().write(true).open(large.file()).unwrap().set_modified(std::time::SystemTime::now()).unwrap();
-    let first = store.upload_ids();
-    let settings = settings_at(&store.url, &left, &large.directory(), &[]);
-    let (result, heard) = plan_in_parts(&settings, Some(queue()), true, SPLIT);
-    result.unwrap();
-    large.is_stored(&store);
-    assert_eq!((heard.stored, store.uploads_begun()), (1, 2));
-    let aborted: Vec<String> = store
-        .requests()
-        .into_iter()
-        .filter(|request| request.method == "DELETE")
-        .map(|request| request.query)
-        .collect();
-    assert!(first.len() == 1 && !aborted.is_empty(), "{first:?} {aborted:?}");
+    for is_replaced in [false, true] {
+        let mut large = Large::new(BYTES);
+        let (store, left) = killed(&large);
+        if is_replaced {
+            let (other, content) = large.other();
+            fs::rename(other, large.file()).unwrap();
+            large.content = content;
+        } else {
+            let file = File::options().write(true).open(large.file()).unwrap();
+            file.set_modified(std::time::SystemTime::now()).unwrap();
+        }
+        let first = store.upload_ids();
+        let settings = settings_at(&store.url, &left, &large.directory(), &[]);
+        let (result, heard) = plan_in_parts(&settings, Some(queue()), true, SPLIT);
+        result.unwrap();
+        large.is_stored(&store);
+        assert_eq!((heard.stored, store.uploads_begun()), (1, 2), "{is_replaced}");
+        let requests = store.requests().into_iter();
+        let aborted: Vec<Request> = requests.filter(|request| request.method == "DELETE").collect();
+        assert!(first.len() == 1 && !aborted.is_empty(), "{first:?} {aborted:?}");
+    }
 }
 
 #[test]

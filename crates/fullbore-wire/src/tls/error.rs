@@ -108,7 +108,7 @@ pub enum TlsError {
         /// The host connected to.
         host: String,
     },
-    /// The server wants another certificate of this client, or one at all.
+    /// The server wants another certificate from this client, or any certificate.
     #[error("{host}: the server refuses this client's certificate ({alert})")]
     ClientCertificate {
         /// The host connected to.
@@ -163,12 +163,14 @@ impl TlsError {
 
     /// Explains an error of tokio-rustls' handshake.
     pub(crate) fn of_handshake(host: &str, error: io::Error) -> TlsError {
-        TlsError::of_io(host, &error).unwrap_or_else(|| TlsError::Io { host: host.to_owned(), source: error })
+        // Whether this client has shown a certificate is not known here, so most alerts are told in rustls' words.
+        TlsError::of_io(host, &error, false).unwrap_or_else(|| TlsError::Io { host: host.to_owned(), source: error })
     }
 
     /// Explains an error of a connection if it is one of TLS. A server refuses a client's certificate after the handshake.
+    /// `has_identity` says whether this client has a certificate to show: without one, most alerts mean something else.
     #[must_use]
-    pub fn of_io(host: &str, error: &io::Error) -> Option<TlsError> {
+    pub fn of_io(host: &str, error: &io::Error, has_identity: bool) -> Option<TlsError> {
         use AlertDescription::{
             AccessDenied, BadCertificate, CertificateExpired, CertificateRequired, CertificateRevoked,
             CertificateUnknown, UnknownCA, UnsupportedCertificate,
@@ -182,12 +184,14 @@ impl TlsError {
                 alert @ (AccessDenied
                 | BadCertificate
                 | CertificateExpired
-                | CertificateRequired
                 | CertificateRevoked
                 | CertificateUnknown
                 | UnknownCA
                 | UnsupportedCertificate),
-            ) => TlsError::ClientCertificate { host, alert: format!("{alert:?}") },
+            ) if has_identity => TlsError::ClientCertificate { host, alert: format!("{alert:?}") },
+            rustls::Error::AlertReceived(alert @ CertificateRequired) => {
+                TlsError::ClientCertificate { host, alert: format!("{alert:?}") }
+            }
             other => TlsError::Handshake { host, reason: other.to_string() },
         })
     }

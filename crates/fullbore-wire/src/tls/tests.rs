@@ -258,3 +258,18 @@ async fn what_is_overlooked_is_no_more_than_was_said() {
     let anybody = own().overlooking(Overlook::Everything);
     assert!(handshake(&anybody, Offer::Either, host, expired.acceptor(&[])).await.is_ok());
 }
+
+#[test]
+fn only_a_client_with_a_certificate_is_told_that_its_certificate_is_refused() {
+    use rustls::AlertDescription::{CertificateRequired, UnknownCA};
+    for (alert, has_identity, is_refused) in [
+        (UnknownCA, true, true),
+        (UnknownCA, false, false),
+        (CertificateRequired, true, true),
+        (CertificateRequired, false, true),
+    ] {
+        let error = std::io::Error::other(rustls::Error::AlertReceived(alert));
+        let error = TlsError::of_io("h", &error, has_identity).unwrap();
+        assert_eq!(matches!(error, TlsError::ClientCertificate { .. }), is_refused, "{error}");
+    }
+}

@@ -88,6 +88,9 @@ pub enum Fault {
 /// Parts on a page of their listing: few, so that most listings have several pages.
 const LISTED_PARTS: usize = 3;
 
+/// The answer to a completion that names parts which the upload does not have.
+const INVALID_PART: &str = "<Error><Code>InvalidPart</Code><Message>no such part</Message></Error>";
+
 /// A plea for less.
 pub const SLOW: &str = "<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>";
 
@@ -217,6 +220,11 @@ fn md5(content: &[u8]) -> String {
     Md5::digest(content).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// The ETag in the place of this one where ETags are odd.
+fn odd_etag(etag: &str) -> String {
+    md5(format!("salt {etag}").as_bytes())
+}
+
 pub fn checksum(content: &[u8]) -> String {
     STANDARD.encode(Digest::of(content).0)
 }
@@ -292,7 +300,7 @@ fn serve(stream: TcpStream, kept: &Mutex<Kept>, script: &Mutex<Script>, now: &At
         }
         if odd && let Some((before, etag)) = fields.clone().split_once("ETag: \"") {
             let (etag, behind) = etag.split_once('"').unwrap();
-            fields = format!("{before}ETag: \"{}\"{behind}", md5(format!("salt {etag}").as_bytes()));
+            fields = format!("{before}ETag: \"{}\"{behind}", odd_etag(etag));
         }
         if let Some(begin) = etags_of_ranges.filter(|_| status == 206) {
             fields = fields.replace("ETag: \"", begin);
@@ -406,6 +414,36 @@ fn etag_of(checksum: &str) -> String {
     checksum.replace('/', "_")
 }
 
+/// The ETag of a part: it tells contents apart, too.
+fn etag_of_part(content: &[u8], only_md5: bool) -> String {
+    if only_md5 { md5(content) } else { etag_of(&checksum(content)) }
+}
+
+/// Numbers and ETags of the parts that a completion names.
+fn named_parts(completion: &[u8]) -> Vec<(u32, String)> {
+    let text = String::from_utf8(completion.to_vec()).unwrap();
+    let within = |part: &str, name: &str| {
+        let begin = part.split(&format!("<{name}>")).nth(1).unwrap_or_default();
+        begin.split(&format!("</{name}>")).next().unwrap_or_default().to_owned()
+    };
+    let part = |part: &str| {
+        let etag = within(part, "ETag").replace("&quot;", "").replace('"', "");
+        (within(part, "PartNumber").parse().unwrap_or(0), etag)
+    };
+    text.split("<Part>").skip(1).map(part).collect()
+}
+
+/// Whether an upload has each part of a completion, by the ETag that was told of it, and they are in order.
+fn has_parts(parts: &BTreeMap<u32, Object>, named: &[(u32, String)], only_md5: bool) -> bool {
+    let is_there = |(number, told): &(u32, String)| {
+        parts.get(number).is_some_and(|part| {
+            let etag = etag_of_part(&part.content, only_md5);
+            *told == etag || *told == odd_etag(&etag)
+        })
+    };
+    !named.is_empty() && named.iter().all(is_there) && named.is_sorted_by(|one, next| one.0 < next.0)
+}
+
 /// Status, fields and body of a request that goes well.
 fn act(kept: &mut Kept, request: &Request, wrong: bool) -> (u16, String, Vec<u8>) {
     let path = request.path.trim_start_matches('/');
@@ -420,13 +458,20 @@ fn act(kept: &mut Kept, request: &Request, wrong: bool) -> (u16, String, Vec<u8>
         ("PUT", Some(upload)) => {
             let Some((_, parts)) = kept.uploads.get_mut(&upload) else { return none(404) };
             let number = parameter(&request.query, "partNumber").unwrap().parse().unwrap();
-            let etag = if only_md5 { md5(&request.body) } else { format!("part{number}") };
+            let etag = etag_of_part(&request.body, only_md5);
             let fields = format!("ETag: \"{etag}\"\r\n{}", sum_field(&sum(&request.body)));
             parts.insert(number, Object { content: request.body.clone(), ..Object::default() });
             (200, fields, Vec::new())
         }
         ("POST", Some(upload)) => {
-            let Some((key, parts)) = kept.uploads.remove(&upload) else { return none(404) };
+            let Some((_, parts)) = kept.uploads.get(&upload) else { return none(404) };
+            let named = named_parts(&request.body);
+            if !has_parts(parts, &named, only_md5) {
+                return (400, String::new(), INVALID_PART.as_bytes().to_vec());
+            }
+            let (key, mut parts) = kept.uploads.remove(&upload).unwrap();
+            // Parts that are not named are no parts of the object.
+            parts.retain(|number, _| named.iter().any(|(named, _)| named == number));
             let mut object = Object { fields: request.fields.clone(), ..Object::default() };
             let (mut sums, mut md5s) = (Vec::new(), Vec::new());
             object.parts = parts.values().map(|part| part.content.len()).collect();
@@ -456,10 +501,8 @@ fn act(kept: &mut Kept, request: &Request, wrong: bool) -> (u16, String, Vec<u8>
             let mut body = format!("<ListPartsResult><IsTruncated>{is_truncated}</IsTruncated>");
             body.push_str(&format!("<NextPartNumberMarker>{last}</NextPartNumberMarker>"));
             for (number, part) in page {
-                let (etag, sum) = match only_md5 {
-                    true => (md5(&part.content), String::new()),
-                    false => (format!("part{number}"), checksum(&part.content)),
-                };
+                let etag = etag_of_part(&part.content, only_md5);
+                let sum = if only_md5 { String::new() } else { checksum(&part.content) };
                 body.push_str(&format!(
                     "<Part><PartNumber>{number}</PartNumber><ETag>\"{etag}\"</ETag><Size>{}</Size>\
                      <ChecksumSHA256>{sum}</ChecksumSHA256></Part>",

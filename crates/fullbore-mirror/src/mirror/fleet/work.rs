@@ -58,6 +58,13 @@ const CONNECTIONS_MAX: usize = 16;
 /// Time that threads have to end after they were told: somewhat more than they take for what they hold.
 const END_MAX: Duration = Duration::from_secs(30);
 
+/// Faults of a mirror that are kept for the report, of all sessions and runs: a worker may serve runs for months. A
+/// guess.
+const FAULTS_KEPT: usize = 100;
+
+/// Mirrors that are kept for the report. A guess above the number of mirrors that one user has.
+const HOSTS_KEPT: usize = 1000;
+
 /// A place where a worker may store.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Allowed {
@@ -142,22 +149,24 @@ pub fn serve<Q: Queue>(
     let mut attempts = Attempts::default();
     loop {
         let before = worker.done.stored;
-        let broken = match session(&settings, &names, own_rate, &mut worker, &order, &mut served.summary) {
+        let (fault, is_own) = match session(&settings, &names, own_rate, &mut worker, &order, &mut served.summary) {
             Ok(Why::Told) => break,
-            Ok(Why::Failing) => None,
-            Err(error) => Some(error.message),
+            Ok(Why::Failing) => ("every mirror fails".to_owned(), false),
+            // Others may be allowed to do these tasks.
+            Ok(Why::Denied(why)) => (QueueError::Denied(why).to_string(), false),
+            Err(error) => (error.message, true),
         };
         if worker.done.stored != before {
             attempts.progressed();
         }
-        let (pause, line) = attempts.failed(broken.as_deref().unwrap_or("every mirror fails"));
+        let (pause, line) = attempts.failed(&fault);
         if let Some(line) = line {
             let _ = notes.send(line);
         }
         // Others may do it meanwhile. What breaks a session of each of them is given up in the end.
-        match broken {
-            Some(fault) => handle.block_on(worker.fail(&fault)),
-            None => handle.block_on(worker.give_back()),
+        match is_own {
+            true => handle.block_on(worker.fail(&fault)),
+            false => handle.block_on(worker.give_back()),
         }
         let is_over = |order: &Order| *order != Order::Work;
         let waited = handle.block_on(async { tokio::time::timeout(pause, order.wait_for(is_over)).await.is_ok() });
@@ -197,7 +206,13 @@ fn session<Q: Queue>(
         rate_limit: session.rate_limit.clone(),
         own_rate_bytes_per_s,
     };
-    let result = session.work(&mut present, |feed, outcomes| worker.work(feed, outcomes, of_session, order.clone()));
+    // Kept here, because a session that fails drops its driver.
+    let mut kept = None;
+    let result = session
+        .work(&mut present, |feed, outcomes| worker.work(feed, kept.insert(outcomes), of_session, order.clone()));
+    if let (Err(_), Some(mut outcomes)) = (&result, kept) {
+        session.network.block_on(worker.wind_up(&mut outcomes));
+    }
     let closed = session.close();
     let mut own = Summary::default();
     let _ = add_transfers(&mut own, began, &[], &mut session.progression, [&session.site]);
@@ -218,6 +233,7 @@ fn add(summary: &mut Summary, other: Summary) {
     totals.connections += more.connections;
     totals.hedged_requests += more.hedged_requests;
     for host in other.hosts {
+        let has_room = summary.hosts.len() < HOSTS_KEPT;
         match summary.hosts.iter_mut().find(|known| known.host == host.host) {
             Some(known) => {
                 known.received_bytes += host.received_bytes;
@@ -227,10 +243,12 @@ fn add(summary: &mut Summary, other: Summary) {
                 known.connections += host.connections;
                 known.strikes = known.strikes.saturating_add(host.strikes);
                 known.best_rate_bytes_per_s = known.best_rate_bytes_per_s.max(host.best_rate_bytes_per_s);
-                known.faults.extend(host.faults);
+                let room = FAULTS_KEPT.saturating_sub(known.faults.len());
+                known.faults.extend(host.faults.into_iter().take(room));
                 known.state = host.state;
             }
-            None => summary.hosts.push(host),
+            None if has_room => summary.hosts.push(host),
+            None => {}
         }
     }
     summary.verdict = other.verdict.or(summary.verdict.take());
@@ -350,7 +368,7 @@ impl<'a> Desk<'a> {
         let mut presence = Presence::new(connection.queue.clone(), &self.name);
         let (mut answered, mut is_away) = (Instant::now(), false);
         events.note(format!("worker {} waits for runs of {}", self.name, self.settings.queue.url));
-        loop {
+        let result = 'attending: loop {
             let card = Card { runs: self.posts.keys().map(ToString::to_string).collect(), ..Card::here() };
             let seen = match connection.queue.list(RUN_KEYS).await {
                 Ok(entries) => Ok(entries),
@@ -368,21 +386,23 @@ impl<'a> Desk<'a> {
                     let _ = presence.say(&card).await;
                     self.told.retain(|key| entries.iter().any(|entry| entry.key == *key));
                     for entry in entries {
-                        self.see(&entry.key, &entry.value, connection, events)?;
+                        if let Err(error) = self.see(&entry.key, &entry.value, connection, events) {
+                            break 'attending Err(error);
+                        }
                     }
                     self.end_gone();
                     let patience = if self.has_seen_run { GONE_AFTER } else { FIRST_RUN_MAX };
                     if self.settings.once && self.posts.is_empty() && self.last_run.elapsed() >= patience {
-                        break;
+                        break Ok(());
                     }
                 }
-                Err(error @ QueueError::Denied(_)) => return Err(connection::failed(&error)),
+                Err(error @ QueueError::Denied(_)) => break Err(connection::failed(&error)),
                 Err(error) => {
                     if !std::mem::replace(&mut is_away, true) {
                         events.warn(format!("{error}; what is held is stored meanwhile"));
                     }
                     if self.settings.once && answered.elapsed() >= AWAY_MAX {
-                        return Err(connection::failed(&error));
+                        break Err(connection::failed(&error));
                     }
                 }
             }
@@ -392,10 +412,11 @@ impl<'a> Desk<'a> {
                 events.warn(line);
             }
             tokio::select! {
-                () = stop.requested() => break,
+                () = stop.requested() => break Ok(()),
                 () = tokio::time::sleep(LOOK_EVERY) => {}
             }
-        }
+        };
+        // Work in progress is finished after an error, too.
         for post in self.posts.values() {
             let _ = post.order.send(Order::Drain);
         }
@@ -405,7 +426,7 @@ impl<'a> Desk<'a> {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         presence.end().await;
-        Ok(())
+        result
     }
 
     /// Looks at an announced run.
@@ -527,7 +548,9 @@ impl<'a> Desk<'a> {
             self.done.stored.1 += served.done.stored.1;
             self.done.present.0 += served.done.present.0;
             self.done.present.1 += served.done.present.1;
-            self.done.failed.extend(served.done.failed);
+            for (path, reason) in &served.done.failed {
+                self.done.note_failed(path, reason);
+            }
             add(summary, served.summary);
         }
     }

@@ -56,12 +56,14 @@ pub enum Order {
 }
 
 /// Why a worker of a run has ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Why {
     /// It was told to.
     Told,
     /// Everything fails: another session may be luckier.
     Failing,
+    /// The queue refuses what this worker needs: its words.
+    Denied(String),
 }
 
 /// What a worker has done in a run.
@@ -77,6 +79,15 @@ pub struct Done {
 
 /// Most failed files that are remembered for the report.
 const FAILED_KEPT: usize = 200;
+
+impl Done {
+    /// Remembers a failed file, unless there are too many.
+    pub fn note_failed(&mut self, path: &str, reason: &str) {
+        if self.failed.len() < FAILED_KEPT || self.failed.contains_key(path) {
+            self.failed.insert(path.to_owned(), reason.to_owned());
+        }
+    }
+}
 
 /// The limit that the sampler of the session names at present.
 #[derive(Clone, Default)]
@@ -122,6 +133,8 @@ pub struct Worker<Q> {
     pub done: Done,
     clocks: Clocks,
     received: BTreeMap<String, (u64, u64)>,
+    /// Files of the present session, by their numbers there.
+    files: HashMap<u64, OnTheWay>,
 }
 
 /// What a worker has of its session.
@@ -149,7 +162,6 @@ struct Shift<'w, Q> {
     session: OfSession,
     connections: Connections,
     jobs: JoinSet<Answer>,
-    files: HashMap<u64, OnTheWay>,
     next_tag: u64,
     /// Since when it has no task and none came.
     idle_since: Option<Instant>,
@@ -194,6 +206,7 @@ impl<Q: Queue> Worker<Q> {
             done: Done::default(),
             clocks: Clocks::default(),
             received: BTreeMap::new(),
+            files: HashMap::new(),
         }
     }
 
@@ -201,13 +214,14 @@ impl<Q: Queue> Worker<Q> {
     pub async fn work(
         &mut self,
         feed: Feed,
-        mut outcomes: Outcomes,
+        outcomes: &mut Outcomes,
         session: OfSession,
         mut order: watch::Receiver<Order>,
     ) -> Why {
         // None before a slot is leased.
         (0..).zip(&session.names).for_each(|(host, _)| session.watch.allow(host, 0));
         feed.take_moved();
+        self.files.clear();
         let connections = Connections::new(session.watch.clone(), session.names.clone());
         let now = Instant::now();
         let mut shift = Shift {
@@ -216,7 +230,6 @@ impl<Q: Queue> Worker<Q> {
             session,
             connections,
             jobs: JoinSet::new(),
-            files: HashMap::new(),
             next_tag: 0,
             idle_since: None,
             rests_until: None,
@@ -232,7 +245,7 @@ impl<Q: Queue> Worker<Q> {
         };
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut drain_until = None;
+        let (mut drain_until, mut denied) = (None, None);
         let why = loop {
             tokio::select! {
                 biased;
@@ -243,11 +256,14 @@ impl<Q: Queue> Worker<Q> {
                     }
                 }
                 pulled = shift.worker.tasks.pulled() => {
-                    if let Pulled::Tasks(begun) = pulled {
-                        shift.begin(begun).await;
+                    match pulled {
+                        Pulled::Tasks(begun) => shift.begin(begun).await,
+                        Pulled::Denied(why) => denied = Some(why),
+                        Pulled::Nothing | Pulled::Gone | Pulled::Failed => {}
                     }
                 }
-                _ = order.changed() => {}
+                // Without anybody who could give orders, the run has ended.
+                changed = order.changed() => if changed.is_err() { return Why::Told },
                 _ = tick.tick() => shift.tick(),
             }
             match *order.borrow_and_update() {
@@ -260,6 +276,7 @@ impl<Q: Queue> Worker<Q> {
                         break Why::Told;
                     }
                 }
+                Order::Work if denied.is_some() => break Why::Denied(denied.take().unwrap_or_default()),
                 Order::Work if shift.failed_in_a_row >= FAILED_IN_A_ROW_MAX && !shift.is_store_away => {
                     break Why::Failing;
                 }
@@ -268,6 +285,40 @@ impl<Q: Queue> Worker<Q> {
         };
         shift.finish().await;
         why
+    }
+
+    /// Takes the last outcomes of a session that has failed, and waits for requests in progress, at most
+    /// [`LAST_REQUESTS_MAX`]. So files that the store has do not count as failed. It runs in the session's runtime, which
+    /// runs these requests.
+    pub async fn wind_up(&mut self, outcomes: &mut Outcomes) {
+        while let Ok(Ended { tag, outcome }) = outcomes.try_recv() {
+            if let Some(file) = self.files.remove(&tag) {
+                self.ended(file, outcome);
+            }
+        }
+        self.tasks.finish().await;
+    }
+
+    fn ended(&mut self, OnTheWay { task, place, item }: OnTheWay, outcome: Outcome) {
+        match outcome {
+            Outcome::Stored => {
+                self.tasks.stored(task, place, (1, item.size));
+                self.done.stored = self.tasks.done;
+            }
+            Outcome::Present => {
+                self.done.present.0 += 1;
+                self.done.present.1 += item.size;
+                self.tasks.present(task, place);
+            }
+            Outcome::GivenUp(refusal) => {
+                self.done.note_failed(&item.path, &refusal.reason);
+                let host = refusal.faults.first().map(|(host, _)| host.clone());
+                match refusal.is_lost {
+                    true => self.tasks.lost(task, place, &refusal.reason),
+                    false => self.tasks.failed(task, place, host, &refusal.reason),
+                }
+            }
+        }
     }
 
     /// Gives back what it holds, and its slots.
@@ -293,40 +344,16 @@ impl<Q: Queue> Worker<Q> {
 
 impl<Q: Queue> Shift<'_, Q> {
     fn ended(&mut self, Ended { tag, outcome }: Ended) {
-        let Some(OnTheWay { task, place, item }) = self.files.remove(&tag) else { return };
-        match outcome {
-            Outcome::Stored => {
-                self.is_good();
-                self.worker.tasks.stored(task, place, (1, item.size));
-                self.worker.done.stored = self.worker.tasks.done;
-            }
-            Outcome::Present => {
-                self.worker.done.present.0 += 1;
-                self.worker.done.present.1 += item.size;
-                self.is_good();
-                self.worker.tasks.present(task, place);
-            }
-            Outcome::GivenUp(refusal) => {
-                self.failed_in_a_row += u32::from(!refusal.is_lost);
-                self.note_failed(&item.path, &refusal.reason);
-                let host = refusal.faults.first().map(|(host, _)| host.clone());
-                match refusal.is_lost {
-                    true => self.worker.tasks.lost(task, place, &refusal.reason),
-                    false => self.worker.tasks.failed(task, place, host, &refusal.reason),
-                }
-            }
+        let Some(file) = self.worker.files.remove(&tag) else { return };
+        match &outcome {
+            Outcome::Stored | Outcome::Present => self.is_good(),
+            Outcome::GivenUp(refusal) => self.failed_in_a_row += u32::from(!refusal.is_lost),
         }
+        self.worker.ended(file, outcome);
     }
 
     fn is_good(&mut self) {
         (self.stored_at, self.is_store_away, self.failed_in_a_row) = (Instant::now(), false, 0);
-    }
-
-    fn note_failed(&mut self, path: &str, reason: &str) {
-        let failed = &mut self.worker.done.failed;
-        if failed.len() < FAILED_KEPT || failed.contains_key(path) {
-            failed.insert(path.to_owned(), reason.to_owned());
-        }
     }
 
     /// Waits for requests in progress, and takes nothing more.
@@ -390,7 +417,7 @@ impl<Q: Queue> Shift<'_, Q> {
         for (place, item) in items.into_iter().enumerate() {
             // Smaller files are in memory.
             if item.size > WHOLE_BYTES_MAX && !(self.session.has_room)(item.size) {
-                self.note_failed(&item.path, NO_ROOM);
+                self.worker.done.note_failed(&item.path, NO_ROOM);
                 self.worker.tasks.failed(number, place, None, NO_ROOM);
                 continue;
             }
@@ -405,7 +432,7 @@ impl<Q: Queue> Shift<'_, Q> {
             } else {
                 fetched.push((tag, item.clone()));
             }
-            self.files.insert(tag, OnTheWay { task: number, place, item });
+            self.worker.files.insert(tag, OnTheWay { task: number, place, item });
         }
         // If the session has ended, its caller gives everything back.
         let _ = self.feed.add(fetched).await;
@@ -414,7 +441,7 @@ impl<Q: Queue> Shift<'_, Q> {
     async fn seen(&mut self, tag: u64, seen: Result<Seen, String>) {
         let fault = match seen {
             Ok(Seen::Absent) => {
-                if let Some(file) = self.files.get(&tag) {
+                if let Some(file) = self.worker.files.get(&tag) {
                     let _ = self.feed.add([(tag, file.item.clone())]).await;
                 }
                 return;
@@ -426,15 +453,15 @@ impl<Q: Queue> Shift<'_, Q> {
             Ok(Seen::Other) => "the store has other content there".to_owned(),
             Err(error) => format!("the store cannot be asked: {error}"),
         };
-        let Some(OnTheWay { task, place, item }) = self.files.remove(&tag) else { return };
-        self.note_failed(&item.path, &fault);
+        let Some(OnTheWay { task, place, item }) = self.worker.files.remove(&tag) else { return };
+        self.worker.done.note_failed(&item.path, &fault);
         self.worker.tasks.failed(task, place, None, &fault);
     }
 
     fn tick(&mut self) {
         let now = self.worker.tasks.now();
         for tag in self.feed.take_moved() {
-            if let Some(file) = self.files.get(&tag) {
+            if let Some(file) = self.worker.files.get(&tag) {
                 self.worker.tasks.moved(file.task);
             }
         }
@@ -533,7 +560,7 @@ impl<Q: Queue> Shift<'_, Q> {
         if self.is_asking_store || self.stored_at.elapsed() < STORE_SILENCE {
             return;
         }
-        let Some(item) = self.files.values().next().map(|file| file.item.clone()) else {
+        let Some(item) = self.worker.files.values().next().map(|file| file.item.clone()) else {
             self.is_store_away = false;
             return;
         };
@@ -558,5 +585,21 @@ impl<Q: Queue> Shift<'_, Q> {
             }
         }
         self.worker.tasks.pull(is_paused);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failed_files_are_remembered_up_to_a_bound() {
+        let mut done = Done::default();
+        for number in 0..=FAILED_KEPT {
+            done.note_failed(&format!("pool/{number}"), "404");
+        }
+        done.note_failed("pool/0", "timeout");
+        assert_eq!(done.failed.len(), FAILED_KEPT);
+        assert_eq!(done.failed["pool/0"], "timeout");
     }
 }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use fullbore_engine::files::identity::Identity;
 use fullbore_fleet::announcement::Announcement;
 use fullbore_fleet::message::{Item, Kind, Report, Run, Task};
 use fullbore_fleet::names::WorkerId;
@@ -86,8 +85,6 @@ pub enum News {
         at: usize,
         /// The object.
         stored: Stored,
-        /// The file's identity, if it has not changed since it was listed.
-        identity: Option<Identity>,
     },
     /// A file cannot be put.
     Failed {
@@ -125,6 +122,7 @@ pub async fn tend<Q: Queue>(
         left: (0..turn.files.len()).collect(),
         splits: BTreeMap::new(),
         unpublished: VecDeque::new(),
+        is_published: false,
         purges: false,
         reports: None,
         is_open: false,
@@ -145,12 +143,39 @@ pub async fn tend<Q: Queue>(
     planner.end(missing).await;
 }
 
-/// Whether a listing fails the same way when it is asked for again.
+/// Refusals that pass, whatever their status, or that are about the credentials and not about what was asked for.
+const PASSING: [&str; 20] = [
+    "ExpiredToken",
+    "ExpiredTokenException",
+    "IncompleteBody",
+    "InternalError",
+    "InvalidAccessKeyId",
+    "InvalidToken",
+    "OperationAborted",
+    "RequestExpired",
+    "RequestLimitExceeded",
+    "RequestTimeTooSkewed",
+    "RequestTimedOut",
+    "RequestTimeout",
+    "ServiceUnavailable",
+    "SignatureDoesNotMatch",
+    "SlowDown",
+    "Throttling",
+    "ThrottlingException",
+    "TokenRefreshRequired",
+    "TooManyRequests",
+    "XAdminUserNotFound",
+];
+
+/// Whether the store refuses, and will refuse the same way when it is asked again. An error in the body of an answer of
+/// status 200 is none of these.
 pub fn is_final(error: &CallError) -> bool {
     match error {
-        CallError::Network { .. } | CallError::Unreachable(_) => false,
-        CallError::Refused { status, .. } => *status < 500 && *status != 429,
-        _ => true,
+        CallError::Refused { status: 401 | 408 | 409 | 429, .. } => false,
+        // Answers to HEAD have no code: the credentials may be what is wrong.
+        CallError::Refused { status: 403, error, .. } if error.code.is_empty() => false,
+        CallError::Refused { status: 400..=499, error, .. } => !PASSING.contains(&error.code.as_str()),
+        _ => false,
     }
 }
 
@@ -176,6 +201,8 @@ struct Planner<'a, Q> {
     /// Those of them that are put in parts.
     splits: BTreeMap<usize, Split>,
     unpublished: VecDeque<Task>,
+    /// The watchdog knows that all tasks of the round are in the queue.
+    is_published: bool,
     /// Tasks of the last round have to go before.
     purges: bool,
     reports: Option<mpsc::Receiver<Report>>,
@@ -183,7 +210,8 @@ struct Planner<'a, Q> {
     announcement: Announcement<Q>,
     /// Files and bytes that each worker says it has stored.
     done: HashMap<WorkerId, (u64, u64)>,
-    /// Paths that a worker could not store.
+    /// Paths that a worker could not store, or whose upload in parts has failed. These files are the planner's: what a
+    /// listing has of their size may be another object.
     faulty: HashSet<String>,
     has_new_faults: bool,
     moved: Duration,
@@ -237,7 +265,7 @@ impl<Q: Queue> Planner<'_, Q> {
                                 Next::Publish => return Vec::new(),
                                 Next::Alone => {
                                     self.warn(format!("{} files are left to this machine", self.left.len()));
-                                    return std::mem::take(&mut self.left);
+                                    return self.take_over().await;
                                 }
                                 Next::Round { round, purges } => {
                                     self.purges = purges;
@@ -282,9 +310,12 @@ impl<Q: Queue> Planner<'_, Q> {
     fn ended(&mut self, at: usize, end: End) {
         self.splits.remove(&at);
         let news = match end {
-            End::Stored(stored, identity) => News::Completed { at, stored, identity },
+            End::Stored(stored) => News::Completed { at, stored },
             End::Failed(error) => News::Failed { at, error },
-            End::Whole => return,
+            End::Whole => {
+                self.faulty.insert(self.files[at].item.path.clone());
+                return;
+            }
         };
         self.left.retain(|left| *left != at);
         let _ = self.tell.send(news);
@@ -295,8 +326,7 @@ impl<Q: Queue> Planner<'_, Q> {
     }
 
     fn publish_later(&mut self, round: u32) {
-        let whole = self.left.iter().filter(|at| !self.splits.contains_key(*at));
-        let whole: Vec<&Shared> = whole.map(|at| &self.files[*at]).collect();
+        let whole: Vec<&Shared> = self.left_to_workers().map(|at| &self.files[at]).collect();
         let replaces: HashMap<&str, &Option<String>> =
             whole.iter().map(|file| (file.item.path.as_str(), &file.replaces)).collect();
         let (items, round) = (whole.iter().map(|file| file.item.clone()).collect(), self.first_round + round);
@@ -308,6 +338,14 @@ impl<Q: Queue> Planner<'_, Q> {
         // Parts come last, because they are small: they fill the gaps at the end of a run.
         tasks.extend(self.splits.values().flat_map(|split| split.tasks(&self.run.id, round)));
         self.unpublished = tasks;
+        self.is_published = false;
+    }
+
+    /// Places of files that workers are to store as a whole.
+    fn left_to_workers(&self) -> impl Iterator<Item = usize> {
+        let is_theirs =
+            move |at: &usize| !self.splits.contains_key(at) && !self.faulty.contains(&self.files[*at].item.path);
+        self.left.iter().copied().filter(is_theirs)
     }
 
     /// What is due: the announcement, tasks, reports, and a look at the queue.
@@ -328,9 +366,11 @@ impl<Q: Queue> Planner<'_, Q> {
             let next: Vec<Task> = self.unpublished.iter().take(PUBLISHED_AT_ONCE).cloned().collect();
             let published = self.queue.publish(&next).await?;
             self.unpublished.drain(..published.accepted.min(next.len()));
-            if self.unpublished.is_empty() {
-                self.watchdog.all_published(now);
-            }
+        }
+        // A round may have no tasks: all parts are there already.
+        if self.unpublished.is_empty() && !self.is_published {
+            self.watchdog.all_published(now);
+            self.is_published = true;
         }
         self.hear(now);
         let counts = self.queue.counts(&self.run.id).await?;
@@ -348,7 +388,11 @@ impl<Q: Queue> Planner<'_, Q> {
                         self.told_faults += 1;
                         self.warn(format!("worker {}: {}: {}", fault.worker, fault.path, fault.fault));
                     }
-                    self.faulty.insert(fault.path);
+                    // A part that one worker could not send goes to others.
+                    let is_split = self.splits.keys().any(|at| self.files[*at].item.path == fault.path);
+                    if fault.is_final || !is_split {
+                        self.faulty.insert(fault.path);
+                    }
                     self.has_new_faults = true;
                 }
             }
@@ -370,13 +414,12 @@ impl<Q: Queue> Planner<'_, Q> {
                 self.ended(at, end);
             }
         }
-        let whole = self.left.iter().filter(|at| !self.splits.contains_key(*at));
-        let left: HashMap<&str, usize> = whole.map(|at| (self.files[*at].key.as_str(), *at)).collect();
+        let files = self.files;
+        let left: HashMap<&str, usize> = self.left_to_workers().map(|at| (files[at].key.as_str(), at)).collect();
         if left.is_empty() {
             return Ok(());
         }
         let mut found = Vec::new();
-        let files = self.files;
         listing::list(&self.uploader.client, &self.prefix, |page| {
             for object in page {
                 let at = left.get(object.key.as_str()).filter(|at| files[**at].item.size == object.size);
@@ -402,8 +445,14 @@ mod tests {
     #[test]
     fn a_listing_that_is_refused_is_not_asked_for_again() {
         let refused = |status| CallError::Refused { what: String::new(), status, error: ServiceError::default() };
-        assert!([400, 401, 403, 404].iter().all(|status| is_final(&refused(*status))));
-        assert!([429, 500, 503].iter().all(|status| !is_final(&refused(*status))));
+        assert!([400, 404, 412].iter().all(|status| is_final(&refused(*status))));
+        assert!([200, 401, 403, 408, 409, 429, 500, 503].iter().all(|status| !is_final(&refused(*status))));
+        let coded = |code: &str| {
+            let error = ServiceError { code: code.to_owned(), ..ServiceError::default() };
+            CallError::Refused { what: String::new(), status: 403, error }
+        };
+        assert!(["AccessDenied", "NoSuchUpload"].iter().all(|code| is_final(&coded(code))));
+        assert!(PASSING.is_sorted() && PASSING.iter().all(|code| !is_final(&coded(code))));
         let network = CallError::Network { what: String::new(), reason: String::new(), tries: 3 };
         assert!(!is_final(&network));
     }

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use fullbore_engine::files::identity::Identity;
 use fullbore_engine::run::pace::PROGRESS_EVERY;
 use fullbore_engine::run::{CommandError, ErrorKind, Events, Stop};
 use fullbore_fleet::message::{Kind, Run, TAG_BYTES_MAX};
@@ -16,7 +17,6 @@ use super::super::PutSettings;
 use super::super::known::Known;
 use super::super::plan::Plan;
 use super::super::send::{Done, Heard, Outcome, Sending};
-use super::super::unchanged::Seen;
 use super::planner::{News, Shared, Turn, finish, tend};
 use super::split::{Large, UPLOADS_MAX};
 use super::worker::{Bench, Served, Station};
@@ -162,7 +162,7 @@ impl<'a, Q: Queue> Fleet<'a, Q> {
             Some(Large {
                 at,
                 item: item.clone(),
-                seen: Seen::now(&about),
+                identity: Identity::of(&about),
                 replaces: replaces.clone(),
                 fields: sending.fields(key, mtime::of_file(&about)),
                 given: self.given.clone(),
@@ -173,8 +173,8 @@ impl<'a, Q: Queue> Fleet<'a, Q> {
         places.into_iter().filter_map(large).collect()
     }
 
-    /// A file that workers may store: the bucket has nothing of its size. Others are compared by this machine, because the
-    /// bucket could not tell whether a worker has compared them.
+    /// A file that workers may store: the bucket has nothing of its size, and a task can name what is there. Others are
+    /// compared by this machine, because the bucket could not tell whether a worker has compared them.
     fn share(&self, number: usize) -> Option<Shared> {
         let object = &self.plan.objects[number];
         let found = object.found.as_ref().filter(|found| !found.is_behind_a_link())?;
@@ -185,11 +185,13 @@ impl<'a, Q: Queue> Fleet<'a, Q> {
         let before = self.before.get(&object.key);
         let is_there = before.is_some_and(|(size, _)| *size == item.size);
         let replaces = match before {
-            None => Some(String::new()),
-            Some((_, tag)) => Some(tag.clone()).filter(|tag| (1..=TAG_BYTES_MAX).contains(&tag.len())),
+            None => String::new(),
+            // Without a condition, a worker would replace whatever is there by then.
+            Some((_, tag)) if is_tag(tag) => tag.clone(),
+            Some(_) => return None,
         };
         let is_taken = item.check_for(&Kind::Put).is_ok();
-        (!is_there && is_taken).then(|| Shared { number, item, key: object.key.clone(), replaces })
+        (!is_there && is_taken).then(|| Shared { number, item, key: object.key.clone(), replaces: Some(replaces) })
     }
 
     /// The planner as a worker.
@@ -212,6 +214,12 @@ impl<'a, Q: Queue> Fleet<'a, Q> {
         let (queue, run) = (self.queue.clone(), self.run.id.clone());
         Some(self.runtime.spawn(async move { Station::new(queue, run, worker, bench).work(over).await }))
     }
+}
+
+/// Whether a task can have this ETag: what messages allow, and no backslash, which stores read in two ways.
+fn is_tag(tag: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\';
+    (1..=TAG_BYTES_MAX).contains(&tag.len()) && tag.bytes().all(is_plain)
 }
 
 /// Gives up uploads that an earlier planner left.
@@ -238,10 +246,8 @@ fn hear(news: &mpsc::Receiver<News>, files: &[Shared], sending: &Sending, each: 
                 let stored = Stored { size, checksum: String::new(), confirmed: true, etag };
                 each(done(at, Ok(Outcome::Elsewhere(stored))));
             }
-            Ok(News::Completed { at, stored, identity }) => {
-                sending.unchanged.note(&files[at].key, identity, stored.etag.as_deref());
-                each(done(at, Ok(Outcome::Elsewhere(stored))));
-            }
+            // Nor is this: nobody here has read what others sent.
+            Ok(News::Completed { at, stored }) => each(done(at, Ok(Outcome::Elsewhere(stored)))),
             Ok(News::Failed { at, error }) => each(done(at, Err(sending.explained(&error)))),
             Ok(News::End { missing }) => return missing.into_iter().map(|at| files[at].number).collect(),
             Err(RecvTimeoutError::Timeout) => each(Heard::Nothing),

@@ -13,7 +13,6 @@ use fullbore_fleet::message::{Item, Kind, Part, Task};
 use fullbore_fleet::names::RunId;
 
 use super::super::plan::Planned;
-use super::super::unchanged::Seen;
 use super::{condition, item, planner::is_final};
 use crate::client::CallError;
 use crate::journal::Open;
@@ -29,7 +28,8 @@ pub const SPLIT_BYTES_MIN: u64 = 256 << 20;
 /// others go to one worker each, and are under way while the parts of these fill the gaps.
 pub const UPLOADS_MAX: usize = 16;
 
-/// How often the planner sends what is missing of a file: others may still send parts, whose ETags then change.
+/// How often the planner sends what is missing of a file, and asks for its object: others may still send parts, whose
+/// ETags then change.
 const TRIES: usize = 3;
 
 /// A file to be put in parts.
@@ -40,8 +40,8 @@ pub struct Large {
     pub object: Planned,
     /// The file in messages.
     pub item: Item,
-    /// The file as it was before any part was read.
-    pub seen: Seen,
+    /// The file as it was before any part was read. Size and time alone may be those of another content.
+    pub identity: Identity,
     /// What its object may replace: see [`fullbore_fleet::message::Task::replaces`].
     pub replaces: Option<String>,
     /// Fields of its object.
@@ -54,8 +54,10 @@ pub struct Large {
 
 /// What the journal notes of an upload: a later run goes on with it only for the same file, cut in the same way, and with
 /// the same fields.
-pub fn identify(version: &Sha256, part_bytes: u64, given: &str) -> String {
-    Sha256::of(format!("{version} {part_bytes} {given}").as_bytes()).to_string()
+pub fn identify(identity: &Identity, part_bytes: u64, given: &str) -> String {
+    let mut text = identity.to_bytes().to_vec();
+    text.extend_from_slice(format!("{part_bytes} {given}").as_bytes());
+    Sha256::of(&text).to_string()
 }
 
 /// A file that is being put in parts.
@@ -68,11 +70,12 @@ pub struct Split {
 
 /// The end of a file's upload.
 pub enum End {
-    /// The object is there. With the identity of the file, if it has not changed since it was listed.
-    Stored(Stored, Option<Identity>),
+    /// The object is there.
+    Stored(Stored),
     /// The file cannot be put.
     Failed(UploadError),
-    /// The upload is gone, or the store does not take it: the file is to be put as a whole.
+    /// The upload is gone, another object is there, or the store does not take the upload. The planner's machine puts the
+    /// whole file, because what a listing has then may be somebody else's.
     Whole,
 }
 
@@ -85,13 +88,14 @@ impl Split {
             return None;
         }
         let on = condition(large.replaces.as_deref());
-        let of = identify(&large.item.sha256, part_bytes, &large.given);
+        let of = identify(&large.identity, part_bytes, &large.given);
         if let Some(open) = large.left.take() {
             // The file may have changed since the journal was read.
             let is_of_this = open.of.as_ref() == Some(&of);
             let upload = uploader.go_on_with(open, (size, part_bytes)).on(on.clone());
-            match upload.missing().await {
-                Ok(missing) if is_of_this => {
+            match upload.list().await {
+                Ok(listed) if is_of_this => {
+                    let missing = listed.missing();
                     tracing::info!(key = large.object.key, missing = missing.len(), "going on with an upload in parts");
                     return Some(Split { large, upload, missing });
                 }
@@ -107,8 +111,8 @@ impl Split {
             }
         };
         // Not every store can list parts, or lets everybody.
-        match upload.missing().await {
-            Ok(missing) => Some(Split { large, upload, missing }),
+        match upload.list().await {
+            Ok(listed) => Some(Split { large, upload, missing: listed.missing() }),
             Err(error) => {
                 tracing::info!(key = large.object.key, %error, "cannot list the parts of an upload");
                 upload.give_up().await;
@@ -138,32 +142,43 @@ impl Split {
         let found = found.ok_or_else(|| UploadError::Source(io::ErrorKind::NotFound.into()))?;
         let file = found.open(&self.large.object.path).map_err(UploadError::Source)?;
         let about = file.metadata().map_err(UploadError::Source)?;
-        match item(self.large.item.path.clone(), &about) == self.large.item {
+        // Workers go by the item, which was made a moment earlier.
+        let is_as_listed = Identity::of(&about) == self.large.identity
+            && item(self.large.item.path.clone(), &about) == self.large.item;
+        match is_as_listed {
             true => Ok(file),
             false => Err(UploadError::Changed),
         }
     }
 
-    /// Looks which parts the store has, and makes the object of them if it has all. `None`: parts are missing.
+    /// Looks which parts the store has, and makes the object of them if it has all. `None`: parts are missing, or the store
+    /// does not join them now.
     pub async fn look(&mut self) -> Result<Option<End>, CallError> {
-        match self.upload.missing().await {
-            Ok(missing) => self.missing = missing,
-            Err(CallError::Interrupted) => return Err(CallError::Interrupted),
-            Err(error) if is_final(&error) => return Ok(Some(self.failed(None).await)),
-            Err(error) => return Err(error),
+        for _ in 0..TRIES {
+            let listed = match self.upload.list().await {
+                Ok(listed) => listed,
+                Err(error) if is_final(&error) => return Ok(Some(self.failed(None).await)),
+                Err(error) => return Err(error),
+            };
+            self.missing = listed.missing();
+            // After the listing: the parts in it were read before, so they are of the file as it was listed.
+            if let Err(error) = self.open() {
+                return Ok(Some(self.failed(Some(error)).await));
+            }
+            if !self.missing.is_empty() {
+                return Ok(None);
+            }
+            match self.upload.complete(listed).await {
+                Ok(Some(stored)) => return Ok(Some(End::Stored(stored))),
+                // A part was sent again since it was listed.
+                Ok(None) => {}
+                // The next listing shows whether the store has ended the upload.
+                Err(UploadError::Conflict) => return Ok(None),
+                Err(UploadError::Call(error)) if !is_final(&error) => return Err(error),
+                Err(error) => return Ok(Some(self.failed(Some(error)).await)),
+            }
         }
-        let file = match self.open() {
-            Ok(file) => file,
-            Err(error) => return Ok(Some(self.failed(Some(error)).await)),
-        };
-        if !self.missing.is_empty() {
-            return Ok(None);
-        }
-        match self.upload.complete().await {
-            Ok(stored) => Ok(stored.map(|stored| End::Stored(stored, self.large.seen.confirmed(&file)))),
-            Err(UploadError::Call(error)) if !is_final(&error) => Err(error),
-            Err(error) => Ok(Some(self.failed(Some(error)).await)),
-        }
+        Ok(None)
     }
 
     /// Gives the upload up after a failure.
@@ -190,6 +205,11 @@ impl Split {
                 Err(UploadError::TooManyParts { most, .. }) => {
                     uploader.client.dialect().learn_parts_max(most);
                     return self.failed(None).await;
+                }
+                // What passes is tried again.
+                Err(UploadError::Call(error)) if !is_final(&error) && !matches!(error, CallError::Interrupted) => {
+                    tracing::info!(key = self.large.object.key, %error, "parts of a file were not sent");
+                    continue;
                 }
                 Err(error) => return self.failed(Some(error)).await,
             }

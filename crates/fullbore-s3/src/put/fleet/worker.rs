@@ -257,14 +257,17 @@ impl<Q: Queue> Station<Q> {
         let (tell, mut ended) = mpsc::unbounded_channel();
         let (mut tick, mut report) = (interval(TICK), interval(REPORT_EVERY));
         let mut sent_bytes = self.bench.sent_bytes();
-        let mut ends_at = None;
+        let (mut ends_at, mut is_denied) = (None, false);
         loop {
             tokio::select! {
                 Some(ended) = ended.recv() => self.ended(ended),
                 pulled = self.tasks.pulled() => match pulled {
                     Pulled::Tasks(begun) => begun.into_iter().for_each(|begun| self.begin(begun, &tell)),
                     Pulled::Gone => ends_at = ends_at.or(Some(Instant::now() + DRAIN_MAX)),
-                    Pulled::Nothing | Pulled::Failed => {}
+                    Pulled::Denied(why) if !std::mem::replace(&mut is_denied, true) => {
+                        tracing::warn!("the queue refuses: {why}");
+                    }
+                    Pulled::Nothing | Pulled::Failed | Pulled::Denied(_) => {}
                 },
                 _ = tick.tick() => {
                     let sent = self.bench.sent_bytes();
