@@ -240,7 +240,10 @@ fn frame<S>(
 ) -> u8 {
     match settings.and_then(with_room_for_reports) {
         Ok((settings, output)) => {
-            let mut screen = Screen::new(&output, environment);
+            let mut screen = match Screen::new(&output, environment).with_log(&output) {
+                Ok(screen) => screen,
+                Err(error) => return refuse(early, environment, &error),
+            };
             start_log(&screen, &output, environment);
             run(settings, &mut screen, &output)
         }

@@ -250,6 +250,40 @@ fn a_simulation_tells_packages_and_makes_nothing_of_a_file() {
 }
 
 #[test]
+fn the_log_file_has_the_lines_of_stderr_and_the_end() {
+    let (dir, server) = (place(), packages().serve());
+    let (root, log) = (dir.path().join("root"), dir.path().join("log"));
+    let more = ["--simulate", "--setup-hook", "exit 1", "--logfile", log.to_str().unwrap()];
+    well(&mut bootstrap(&server, "apt", &[], &root, &more));
+    let logged = text(&log);
+    assert!(logged.contains("would install apt ") && logged.contains("--simulate runs no hooks"), "{logged}");
+    // A run that fails.
+    let mut command = fullbore();
+    command.args(["bootstrap", "--log-file"]).arg(&log).arg("trixie").arg(dir.path().join("failed"));
+    command.arg("http://127.0.0.1:1/debian");
+    assert_eq!(command.output().unwrap().status.code(), Some(3));
+    assert!(text(&log).strip_prefix(&logged).unwrap().contains("error: http://127.0.0.1:1/debian trixie: "));
+    // A file that cannot be written ends the run before it changes anything.
+    let mut command = bootstrap(&server, "apt", &[], &dir.path().join("other"), &["--log-file", "/nowhere/log"]);
+    let output = command.output().unwrap();
+    assert!(output.status.code() == Some(7) && String::from_utf8_lossy(&output.stderr).contains("/nowhere/log"));
+    assert!(!dir.path().join("other").exists());
+}
+
+#[test]
+fn an_empty_keyring_trusts_no_key() {
+    let (dir, server) = (place(), packages().serve());
+    let (root, empty) = (dir.path().join("root"), dir.path().join("empty"));
+    fs::write(&empty, "").unwrap();
+    let mut command = fullbore();
+    command.args(["bootstrap", "--variant", "apt", "--keyring"]).arg(&empty).arg(&packages().codename).arg(&root);
+    let output = command.arg(server.url()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(4) && said.contains("no keyring given"), "{said}");
+    assert!(root.join("etc/apt/sources.list").exists());
+}
+
+#[test]
 fn steps_are_left_out() {
     let (dir, server) = (place(), packages().serve());
     let root = dir.path().join("root");

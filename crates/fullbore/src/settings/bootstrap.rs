@@ -116,7 +116,10 @@ pub fn bootstrap(
         let keyring = keyring
             .canonicalize()
             .map_err(|error| CommandError::usage(format_args!("cannot read {}: {error}", keyring.display())))?;
-        check_keyring(&keyring)?;
+        // As with mmdebstrap, an empty file means that no key is trusted.
+        if !is_without_keys(&keyring) {
+            check_keyring(&keyring)?;
+        }
         trusted.push(keyring);
     }
     if trusted.is_empty() {
