@@ -231,7 +231,7 @@ fn a_file_that_changes_while_its_parts_are_sent_makes_no_object() {
 }
 
 #[test]
-fn a_file_that_is_replaced_at_the_same_time_of_modification_makes_no_object_of_two_contents() {
+fn a_file_replaced_at_the_same_mtime_makes_no_mixed_object() {
     let (mut large, queue) = (Large::new(BYTES), queue());
     let (other, content) = large.other();
     let (file, replacement) = (large.file(), other.clone());
@@ -344,7 +344,7 @@ fn left(large: &Large) -> PathBuf {
 }
 
 #[test]
-fn a_planner_that_is_started_again_when_all_parts_are_there_makes_the_object_at_once() {
+fn a_planner_restarted_when_all_parts_are_there_ends_at_once() {
     let large = Large::new(BYTES);
     let is_asked = Arc::new(AtomicBool::new(false));
     let asked = Arc::clone(&is_asked);

@@ -260,7 +260,7 @@ async fn what_is_overlooked_is_no_more_than_was_said() {
 }
 
 #[test]
-fn only_a_client_with_a_certificate_is_told_that_its_certificate_is_refused() {
+fn only_a_client_that_showed_a_certificate_is_told_of_its_refusal() {
     use rustls::AlertDescription::{CertificateRequired, UnknownCA};
     for (alert, has_identity, is_refused) in [
         (UnknownCA, true, true),
