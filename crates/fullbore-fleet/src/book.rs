@@ -100,11 +100,14 @@ impl Entry {
     }
 }
 
+/// Whether a task of this kind is one of the run's.
+type IsOurs = fn(&Kind) -> bool;
+
 /// The tasks of one worker.
 pub struct Book {
     worker: WorkerId,
     /// The run, and whether a kind is one of its tasks'; `None`: any.
-    only: Option<(RunId, fn(&Kind) -> bool)>,
+    only: Option<(RunId, IsOurs)>,
     /// Time without a byte after which a file counts as stuck: the limit of the client of stores.
     patience: Duration,
     entries: BTreeMap<TaskNumber, Entry>,
@@ -133,7 +136,7 @@ impl Book {
     /// The same book, for tasks of this run and these kinds. It refuses others, because the checks of a task depend on its
     /// kind: a task to put files may name paths that only the planner of a mirror writes.
     #[must_use]
-    pub fn only(mut self, run: RunId, is_ours: fn(&Kind) -> bool) -> Book {
+    pub fn only(mut self, run: RunId, is_ours: IsOurs) -> Book {
         self.only = Some((run, is_ours));
         self
     }
