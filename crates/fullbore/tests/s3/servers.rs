@@ -2,7 +2,7 @@
 
 #[path = "../harness/schema.rs"]
 #[allow(dead_code, reason = "shared by several test binaries")]
-mod schema;
+pub mod schema;
 
 use std::ffi::OsString;
 use std::io::{Read, Write};

@@ -10,10 +10,6 @@ use std::thread;
 
 use fullbore_testkit::process::clean_command;
 
-#[path = "../harness/schema.rs"]
-#[allow(dead_code, reason = "shared by several test binaries")]
-mod schema;
-
 #[track_caller]
 fn wait_for(what: &str, is_so: impl Fn() -> bool) {
     let begun = Instant::now();
@@ -142,7 +138,7 @@ fn the_status_of_a_queue_is_told_in_json_as_in_words() {
     let mut command = clean_command(env!("CARGO_BIN_EXE_fullbore"));
     let output = command.args(["work", &nats.url(), "--status", "--json"]).output().unwrap();
     let words = status(&nats.url());
-    let events = schema::events("work --status", &String::from_utf8_lossy(&output.stdout));
+    let events = servers::schema::events("work --status", &String::from_utf8_lossy(&output.stdout));
     let names: Vec<&str> = events.iter().map(|event| event["event"].as_str().unwrap()).collect();
     assert_eq!((output.status.code(), names), (Some(0), vec!["started", "queue", "summary"]));
     let (run, worker) = (&events[1]["runs"][0], &events[1]["workers"][0]);
