@@ -1,8 +1,7 @@
 //! Runs of a queue, with a real nats-server: connections beside those of workers, runs that fail on a worker, planners one
 //! after the other, and what `work --status` shows. The faults are those of docs/design/0023-fleet.md.
 
-use super::fleet::{Nats, Worker, fetched_from, pool_files, status};
-use super::overtaken::end_the_lock;
+use super::fleet::{Nats, Worker, status};
 use super::*;
 
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -74,28 +73,6 @@ fn workers_without_the_queue_store_what_they_hold_and_others_the_rest() {
     assert_eq!(contents(&data(&store)), *reference(0));
     wait_for("the worker does not notice", || lone.said().contains("what is held is stored meanwhile"));
     other.exits(0);
-}
-
-/// F10, under the lock: that of a planner which was killed lasts for two minutes by the store's clock.
-#[test]
-fn a_planner_that_follows_a_killed_one_waits_for_the_lock_and_goes_on() {
-    let (store, server, nats) = (versitygw(), served(0), Nats::start(""));
-    server.change(|behaviour| behaviour.delay = Duration::from_millis(150));
-    let bucket = Bucket::at(&store.url);
-    let mut worker = bucket.worker_of(&nats.url(), &["--once"]);
-    let mut planner = Worker::start(bucket.planner_of(&[&server], &nats.url(), &["--no-local"]));
-    wait_for("nothing is stored", || stored(&store) > 0);
-    planner.signal("KILL");
-    planner.wait();
-    // At once, it is refused, and says what to do; the worker goes on with the tasks that it has.
-    Bucket::at(&store.url).share(&[&server], &nats.url(), &["--no-local"]).exits(6);
-    assert!(!data(&store).join("dists/trixie/InRelease").exists());
-    end_the_lock(&store);
-    Bucket::at(&store.url).share(&[&server], &nats.url(), &["--no-local"]).exits(0);
-    assert_eq!(contents(&data(&store)), *reference(0));
-    let again = fetched_from(&[&server]).into_values().filter(|times| *times > 1).count();
-    assert!(again <= pool_files(0) / 2, "{again} of {} files came twice", pool_files(0));
-    worker.exits(0);
 }
 
 /// A worker whose directory is mounted too late serves the run after a pause, and tells the fault once.

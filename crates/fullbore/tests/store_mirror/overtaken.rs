@@ -13,7 +13,7 @@ fn put(store: &servers::Server, path: &str, content: &[u8]) {
 }
 
 /// By the store's clock the lock is over.
-pub(super) fn end_the_lock(store: &servers::Server) {
+fn end_the_lock(store: &servers::Server) {
     let lock = data(store).join(".fullbore/lock");
     let done = Command::new("touch").args(["-d", "10 minutes ago"]).arg(&lock).status().unwrap();
     assert!(done.success());

@@ -409,7 +409,7 @@ fn no_secret_is_in_output_logs_reports_or_command_lines() {
     fs::write(&nkey, user.seed().unwrap()).unwrap();
     let by_token = Nats::start(&operator.configuration());
     let by_key = Nats::start(&with_users(&format!(
-        "{{ nkey: {}, permissions: $FULLBORE_WORKER }}, {{ user: planner, password: planner-password }}, \
+        "{{ nkey: {}, permissions: $FULLBORE_WORKER }}, {{ user: planner, password: planner-password, permissions: $FULLBORE_PLANNER }}, \
          {{ user: worker, password: worker-password, permissions: $FULLBORE_WORKER }}",
         user.public_key()
     )));
