@@ -684,24 +684,27 @@ struct Multipart {
     condition: Condition,
 }
 
+/// Waits for the other parts in flight when one has failed. They go on to their end, whoever waits for them, and would
+/// arrive after the upload was given up.
+async fn await_rest<T: 'static>(in_flight: &mut JoinSet<Result<T, UploadError>>, error: &mut UploadError) {
+    let ended = async {
+        while let Some(part) = in_flight.join_next().await {
+            if let (UploadError::TooManyParts { most, .. }, Ok(Err(UploadError::TooManyParts { most: other, .. }))) =
+                (&mut *error, part)
+            {
+                *most = other.min(*most);
+            }
+        }
+    };
+    let _ = timeout(ABORT_LIMIT, ended).await;
+}
+
 impl Multipart {
     async fn send(&self, ready: &mut mpsc::Receiver<Ready>) -> Result<Vec<Part>, UploadError> {
         let mut under_way = JoinSet::new();
         let mut sent = self.send_all(ready, &mut under_way).await;
         if let Err(error) = &mut sent {
-            // They go on to their end, whoever waits for them, and would arrive after the upload was given up.
-            let ended = async {
-                while let Some(part) = under_way.join_next().await {
-                    if let (
-                        UploadError::TooManyParts { most, .. },
-                        Ok(Err(UploadError::TooManyParts { most: other, .. })),
-                    ) = (&mut *error, part)
-                    {
-                        *most = other.min(*most);
-                    }
-                }
-            };
-            let _ = timeout(ABORT_LIMIT, ended).await;
+            await_rest(&mut under_way, error).await;
         }
         sent
     }

@@ -15,10 +15,9 @@ use bytes::Bytes;
 use fullbore_engine::digest::Sha256;
 use fullbore_wire::http1::Method;
 use tokio::task::{JoinSet, spawn_blocking};
-use tokio::time::timeout;
 
 use super::{
-    ABORT_LIMIT, Condition, IN_MEMORY_BYTES_MAX, Multipart, Part, Ready, Stored, UploadError, Uploader, joined, place,
+    Condition, IN_MEMORY_BYTES_MAX, Multipart, Part, Ready, Stored, UploadError, Uploader, await_rest, joined, place,
     read_answer,
 };
 use crate::client::{Call, CallError};
@@ -202,19 +201,7 @@ impl SharedUpload {
         let mut sending = JoinSet::new();
         let mut sent = self.send_missing(file, &mut sending).await;
         if let Err(error) = &mut sent {
-            // They would arrive after the upload was given up.
-            let ended = async {
-                while let Some(part) = sending.join_next().await {
-                    if let (
-                        UploadError::TooManyParts { most, .. },
-                        Ok(Err(UploadError::TooManyParts { most: other, .. })),
-                    ) = (&mut *error, part)
-                    {
-                        *most = other.min(*most);
-                    }
-                }
-            };
-            let _ = timeout(ABORT_LIMIT, ended).await;
+            await_rest(&mut sending, error).await;
         }
         sent
     }

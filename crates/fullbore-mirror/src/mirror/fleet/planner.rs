@@ -28,10 +28,6 @@ const PUBLISHED_AT_ONCE: usize = 1024;
 /// Time between two attempts to publish into a full queue.
 const FULL_PAUSE: Duration = Duration::from_secs(1);
 
-/// Time after the last publication for which an empty queue says nothing: a server counts a task a moment after it has
-/// taken it.
-const COUNTED_AFTER: Duration = Duration::from_millis(500);
-
 /// Time between two looks at the leases and at the store, for the verdict.
 const SURVEY_EVERY: Duration = Duration::from_secs(2);
 
@@ -99,7 +95,6 @@ pub struct Planner<'a, Q, S> {
     must_purge: bool,
     unpublished: VecDeque<Task>,
     not_before: Instant,
-    published_at: Option<Instant>,
     reports: Option<mpsc::Receiver<Report>>,
     /// The workers.
     pub lanes: Lanes,
@@ -152,7 +147,6 @@ impl<'a, Q: Queue, S: Store> Planner<'a, Q, S> {
             tasks: 0,
             unpublished,
             not_before: now,
-            published_at: None,
             reports: None,
             lanes: Lanes::new(is_taken_over),
             looks: Looks::default(),
@@ -267,11 +261,8 @@ impl<'a, Q: Queue, S: Store> Planner<'a, Q, S> {
         self.counts = counts;
         self.looks.queue += 1;
         self.looks.waiting += u32::from(counts.waiting > 0 || !self.unpublished.is_empty());
-        let is_certain = self.published_at.is_none_or(|at| at.elapsed() >= COUNTED_AFTER);
-        if counts != Counts::default() || is_certain {
-            let now = self.now();
-            self.watchdog.counted(now, counts);
-        }
+        let now = self.now();
+        self.watchdog.counted(now, counts);
         self.survey().await
     }
 
@@ -281,9 +272,6 @@ impl<'a, Q: Queue, S: Store> Planner<'a, Q, S> {
         let published = self.queue.publish(&tasks).await?;
         self.unpublished.drain(..published.accepted);
         self.tasks += published.accepted as u64;
-        if published.accepted > 0 {
-            self.published_at = Some(Instant::now());
-        }
         if published.is_full {
             self.not_before = Instant::now() + FULL_PAUSE;
             if !std::mem::replace(&mut self.was_full, true) {
