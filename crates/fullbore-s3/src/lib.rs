@@ -14,6 +14,7 @@
 //!
 //! use fullbore_engine::digest::Sha256;
 //! use fullbore_engine::window::Window;
+//! use fullbore_s3::objects::Condition;
 //! use fullbore_s3::{Addressing, Bucket, Client, CredentialCache, Options, Uploader};
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {

@@ -196,7 +196,8 @@ impl<S: Service> Queue<S> {
                     // The call may have been for one that has nothing to do.
                     self.arrived.notify_one();
                 }
-                return (Assignment::Nothing, 0);
+                // When the request came, there may have been no room for another connection.
+                return (Assignment::Nothing, self.open_others(state));
             }
         }
         if !self.has_room() {

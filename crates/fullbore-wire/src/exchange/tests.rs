@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::*;
@@ -203,6 +204,41 @@ async fn an_answer_may_end_with_the_connection() {
         assert_eq!(body_of(exchange(&client, "/", vec![]).await), "as long as it lasts");
         assert_eq!(body_of(exchange(&client, "/", vec![]).await), "as long as it lasts", "and the next one elsewhere");
     }
+}
+
+#[tokio::test]
+async fn a_request_that_came_while_the_path_was_full_is_sent_once_there_is_room() {
+    // The first body is read in two steps, and answered with the second one.
+    let (has_begun, goes_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (second_came, steps) = (Arc::new(Notify::new()), (Arc::clone(&has_begun), Arc::clone(&goes_on)));
+    let client = client(small(2), move |mut stream, number| {
+        let ((has_begun, goes_on), second_came) = (steps.clone(), Arc::clone(&second_came));
+        async move {
+            let mut inbox = Vec::new();
+            if number > 0 {
+                second_came.notify_one();
+                return serve_all(stream).await;
+            }
+            read_request(&mut stream, &mut inbox).await?;
+            stream.write_all(FINE).await?;
+            stream.read_buf(&mut inbox).await?;
+            has_begun.notify_one();
+            goes_on.notified().await;
+            read_request(&mut stream, &mut inbox).await?;
+            second_came.notified().await;
+            stream.write_all(FINE).await
+        }
+    })
+    .await;
+    let send = |bytes| client.send("/".to_owned(), Body::Memory(vec![Bytes::from(vec![7; bytes])]), EXPECTED).unwrap();
+    let answered = async |sent: oneshot::Receiver<_>| body_of(timeout(LONG, sent).await.expect("an answer").ok());
+    assert_eq!(answered(send(10)).await, "hi");
+    let first = send(8 << 20);
+    timeout(LONG, has_begun.notified()).await.expect("it begins");
+    let second = send(8 << 20);
+    goes_on.notify_one();
+    assert_eq!(answered(second).await, "hi");
+    assert_eq!(answered(first).await, "hi");
 }
 
 #[tokio::test]
