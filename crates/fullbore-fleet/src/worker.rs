@@ -39,6 +39,9 @@ const EMPTY_PAUSE: Duration = Duration::from_millis(100);
 /// Pause after a request that failed.
 const FAILED_PAUSE: Duration = Duration::from_secs(1);
 
+/// Pause while the queue has no such run: planners look at it every 250 ms.
+const MISSING_PAUSE: Duration = Duration::from_millis(250);
+
 /// What came of a request for tasks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Pulled {
@@ -46,9 +49,8 @@ pub enum Pulled {
     Tasks(Vec<Begun>),
     /// The queue has no task now.
     Nothing,
-    /// The queue has no such run.
-    Gone,
-    /// The queue did not answer, or it reported an error.
+    /// The queue did not answer, reported an error, or has no such run: its planner is about to open it, or opens it again
+    /// after a loss of data. That a run has ended, its announcement tells.
     Failed,
     /// The queue refuses this worker's requests for tasks, or its acknowledgements; in its words.
     Denied(String),
@@ -203,11 +205,11 @@ impl<Q: Queue> WorkerQueue<Q> {
                 Pulled::Tasks(held.into_iter().filter_map(|held| self.take(now, held)).collect())
             }
             Err(error) => {
-                self.next_pull = at + FAILED_PAUSE;
+                let is_missing = matches!(error, QueueError::Missing(_));
+                self.next_pull = at + if is_missing { MISSING_PAUSE } else { FAILED_PAUSE };
                 // Tasks of the next answer may have been delivered to others before.
                 self.book.reconnected(now);
                 match error {
-                    QueueError::Missing(_) => Pulled::Gone,
                     QueueError::Denied(why) => Pulled::Denied(why),
                     _ => Pulled::Failed,
                 }
@@ -494,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_is_gone_is_told_apart_from_a_queue_that_is_silent() {
+    fn a_worker_goes_on_when_a_silent_queue_answers_or_its_run_is_opened_again() {
         test(async {
             let queue = queue(&[]).await;
             let connection = queue.connect();
@@ -512,7 +514,12 @@ mod tests {
             queue.close(&run()).await.unwrap();
             tokio::time::sleep(FAILED_PAUSE).await;
             worker.pull(false);
-            assert_eq!(worker.pulled().await, Pulled::Gone);
+            assert_eq!(worker.pulled().await, Pulled::Failed);
+            queue.open(&run()).await.unwrap();
+            let item = Item { path: "pool/again".to_owned(), size: 9_000_000, sha256: Sha256::of(b"") };
+            queue.publish(&tasks::pack(&run(), 2, vec![item])).await.unwrap();
+            tokio::time::sleep(MISSING_PAUSE).await;
+            assert_eq!(tasks(&mut worker).await.len(), 1);
         });
     }
 }

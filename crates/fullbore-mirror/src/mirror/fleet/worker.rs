@@ -259,7 +259,7 @@ impl<Q: Queue> Worker<Q> {
                     match pulled {
                         Pulled::Tasks(begun) => shift.begin(begun).await,
                         Pulled::Denied(why) => denied = Some(why),
-                        Pulled::Nothing | Pulled::Gone | Pulled::Failed => {}
+                        Pulled::Nothing | Pulled::Failed => {}
                     }
                 }
                 // Without anybody who could give orders, the run has ended.

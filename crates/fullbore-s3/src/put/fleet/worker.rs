@@ -59,7 +59,7 @@ pub struct Served {
     pub bytes: u64,
 }
 
-/// Works on a run until `over`, or until the queue has no such run.
+/// Works on a run until `over`.
 ///
 /// # Errors
 /// - [`ErrorKind::Usage`]: a run whose directory this machine does not have; a store that refuses.
@@ -252,7 +252,7 @@ impl<Q: Queue> Station<Q> {
         Station { tasks: WorkerQueue::new(queue, run, worker, book, |line| tracing::warn!("{line}")), bench }
     }
 
-    /// Works until `over`, or until the run is gone; then finishes for a while what it has. Gives what it has stored.
+    /// Works until `over`; then finishes for a while what it has. Gives what it has stored.
     pub async fn work(mut self, mut over: watch::Receiver<bool>) -> Served {
         let (tell, mut ended) = mpsc::unbounded_channel();
         let (mut tick, mut report) = (interval(TICK), interval(REPORT_EVERY));
@@ -263,7 +263,6 @@ impl<Q: Queue> Station<Q> {
                 Some(ended) = ended.recv() => self.ended(ended),
                 pulled = self.tasks.pulled() => match pulled {
                     Pulled::Tasks(begun) => begun.into_iter().for_each(|begun| self.begin(begun, &tell)),
-                    Pulled::Gone => ends_at = ends_at.or(Some(Instant::now() + DRAIN_MAX)),
                     Pulled::Denied(why) if !std::mem::replace(&mut is_denied, true) => {
                         tracing::warn!("the queue refuses: {why}");
                     }
