@@ -1,14 +1,14 @@
 //! When a planner looks at the store, and what it does about files that are missing.
 //!
 //! An empty or silent queue proves nothing: a server may have lost its data, hide messages, or be gone. So the planner
-//! asks the store whenever the queue has no tasks of the run, no worker has stored a byte for a minute, or the queue
+//! asks the store whenever the queue has no tasks of the run, no worker has moved a byte for a minute, or the queue
 //! has not answered for a minute. What is missing then goes out as a new round, or is fetched by the planner itself.
 
 use std::time::Duration;
 
 use crate::queue::Counts;
 
-/// Time without a stored byte after which the planner looks: longer than a store may need to answer, and than tasks of a
+/// Time without a moved byte after which the planner looks: longer than a store may need to answer, and than tasks of a
 /// dead worker wait (see [`ACK_WAIT`](crate::queue::ACK_WAIT)).
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
@@ -53,9 +53,9 @@ pub enum Next {
 pub struct Watchdog {
     first_round: u32,
     round: u32,
-    /// When a worker last stored a byte, or the round began.
+    /// When a worker last moved a byte, or the round began.
     moved: Duration,
-    done_bytes: u64,
+    moved_bytes: u64,
     /// When the queue last answered.
     answered: Duration,
     counts: Counts,
@@ -73,7 +73,7 @@ impl Watchdog {
             first_round: round,
             round,
             moved: now,
-            done_bytes: 0,
+            moved_bytes: 0,
             answered: now,
             counts: Counts::default(),
             has_counts: false,
@@ -112,10 +112,11 @@ impl Watchdog {
         self.has_lost_data = true;
     }
 
-    /// Bytes that all workers have stored, as far as the planner knows. The sum may shrink when a worker is replaced.
-    pub fn stored(&mut self, now: Duration, bytes: u64) {
-        if self.done_bytes != bytes {
-            self.done_bytes = bytes;
+    /// Bytes that all workers have fetched, sent and stored, as far as the planner knows. The sum may shrink when a worker is
+    /// replaced.
+    pub fn moved(&mut self, now: Duration, bytes: u64) {
+        if self.moved_bytes != bytes {
+            self.moved_bytes = bytes;
             self.moved = now;
         }
     }
@@ -203,7 +204,7 @@ mod tests {
         watchdog.counted(60 * SECOND, Counts { waiting: 3, held: 2 });
         assert_eq!(watchdog.watch(60 * SECOND), Watch::Look);
         assert_eq!(watchdog.looked(60 * SECOND, 7), Next::Round { round: 2, purges: true });
-        watchdog.stored(70 * SECOND, 1);
+        watchdog.moved(70 * SECOND, 1);
         watchdog.counted(129 * SECOND, Counts { waiting: 3, held: 2 });
         assert_eq!(watchdog.watch(129 * SECOND), Watch::Wait);
     }
@@ -212,7 +213,7 @@ mod tests {
     #[test]
     fn a_queue_that_is_gone_leaves_the_planner_alone() {
         let mut watchdog = Watchdog::new(Duration::ZERO, 1);
-        watchdog.stored(59 * SECOND, 5);
+        watchdog.moved(59 * SECOND, 5);
         assert_eq!(watchdog.watch(59 * SECOND), Watch::Wait);
         assert_eq!(watchdog.watch(60 * SECOND), Watch::Look);
         assert_eq!(watchdog.looked(60 * SECOND, 7), Next::Alone);

@@ -81,6 +81,8 @@ pub struct WorkerQueue<Q> {
     next_pull: Instant,
     /// Files and bytes that this worker has stored.
     pub done: (u64, u64),
+    /// Bytes that this worker has sent to the store, for reports; see [`WorkerQueue::sent`].
+    sent_bytes: u64,
     /// Counts by mirror, for reports.
     pub hosts: Vec<HostCount>,
     /// Clocks, for reports.
@@ -111,6 +113,7 @@ impl<Q: Queue> WorkerQueue<Q> {
             is_draining: false,
             next_pull: now,
             done: (0, 0),
+            sent_bytes: 0,
             hosts: Vec::new(),
             clocks: ClockMs::new(),
         }
@@ -256,10 +259,12 @@ impl<Q: Queue> WorkerQueue<Q> {
         self.book.moved(now, task);
     }
 
-    /// Bytes have been sent, and it is not known of which task.
-    pub fn any_moved(&mut self) {
-        let now = self.now();
-        self.book.any_moved(now);
+    /// So many bytes have been sent to the store since the start, and it is not known of which tasks.
+    pub fn sent(&mut self, bytes: u64) {
+        if std::mem::replace(&mut self.sent_bytes, bytes) != bytes {
+            let now = self.now();
+            self.book.any_moved(now);
+        }
     }
 
     /// Extends tasks that are due. Call it every [`TICK`].
@@ -293,7 +298,7 @@ impl<Q: Queue> WorkerQueue<Q> {
     fn stat(&self) -> Stat {
         let load = self.book.load();
         let mut stat = Stat::new(self.name.clone());
-        stat.done = self.done;
+        (stat.done, stat.sent_bytes) = (self.done, self.sent_bytes);
         stat.held = (load.tasks as u64, load.bytes);
         stat.hosts.clone_from(&self.hosts);
         stat.clocks.clone_from(&self.clocks);
@@ -440,13 +445,14 @@ mod tests {
             let mut worker = worker(&queue);
             let begun = tasks(&mut worker).await;
             assert_eq!(begun.len(), 2, "one of each class");
+            worker.sent(80_000_000);
             for begun in &begun {
                 worker.stored(begun.number, 0, (1, begun.items[0].size));
             }
             worker.finish().await;
             assert_eq!(queue.counts(&run()).await.unwrap(), Counts::default());
             let Some(Report::Stat(stat)) = reports.recv().await else { panic!("no report") };
-            assert_eq!((stat.done, stat.held), ((2, 79_000_000), (0, 0)));
+            assert_eq!((stat.done, stat.sent_bytes, stat.held), ((2, 79_000_000), 80_000_000, (0, 0)));
         });
     }
 
@@ -496,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_goes_on_when_a_silent_queue_answers_or_its_run_is_opened_again() {
+    fn a_worker_goes_on_when_the_queue_answers_or_its_run_is_opened_again() {
         test(async {
             let queue = queue(&[]).await;
             let connection = queue.connect();

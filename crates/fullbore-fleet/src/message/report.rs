@@ -36,6 +36,9 @@ pub struct Stat {
     pub worker: WorkerId,
     /// Files and bytes that the store has confirmed.
     pub done: (u64, u64),
+    /// Bytes sent to the store, those of unfinished files among them; 0 from workers that do not count them.
+    #[serde(default)]
+    pub sent_bytes: u64,
     /// Tasks that the worker holds, and their bytes.
     pub held: (u64, u64),
     /// Counts by mirror.
@@ -49,7 +52,15 @@ pub struct Stat {
 impl Stat {
     /// A report of a worker that has done nothing.
     pub fn new(worker: WorkerId) -> Stat {
-        Stat { v: VERSION, worker, done: (0, 0), held: (0, 0), hosts: Vec::new(), clocks: ClockMs::new() }
+        Stat {
+            v: VERSION,
+            worker,
+            done: (0, 0),
+            sent_bytes: 0,
+            held: (0, 0),
+            hosts: Vec::new(),
+            clocks: ClockMs::new(),
+        }
     }
 }
 

@@ -355,7 +355,7 @@ impl<Q: Queue> Planner<Q> {
                 Report::Fault(fault) => self.faults.push(fault),
             }
         }
-        self.watchdog.stored(now, self.done_bytes.values().sum());
+        self.watchdog.moved(now, self.done_bytes.values().sum());
         self.watchdog.counted(now, self.queue.counts(&run()).await?);
         Ok(())
     }

@@ -79,12 +79,14 @@ impl Worker {
 
 impl Bucket {
     pub(super) fn worker_of(&self, queue: &str, more: &[&str]) -> Worker {
+        Worker::start(self.queue_worker_command(queue, more))
+    }
+
+    pub(super) fn queue_worker_command(&self, queue: &str, more: &[&str]) -> Command {
         let mut command = clean_command(env!("CARGO_BIN_EXE_fullbore"));
         command.args(["work", queue, "--only", TO, "--endpoint", &self.endpoint]).args(more);
-        Worker::start({
-            command.envs(self.keys.iter().copied());
-            command
-        })
+        command.envs(self.keys.iter().copied());
+        command
     }
 
     pub(super) fn planner_of(&self, from: &[&Server], queue: &str, more: &[&str]) -> Command {

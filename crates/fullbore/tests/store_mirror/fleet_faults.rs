@@ -59,6 +59,31 @@ fn a_worker_that_is_told_to_end_ends_well_and_soon() {
     assert_eq!(contents(&data(&store)), *reference(0));
 }
 
+/// A command whose clock is off by this many seconds.
+fn with_clock(mut command: Command, off_s: i32) -> Command {
+    let libraries = fs::read_dir("/usr/lib").unwrap();
+    let mut libraries = libraries.map(|entry| entry.unwrap().path().join("faketime/libfaketimeMT.so.1"));
+    let library = libraries.find(|path| path.exists()).expect("the package `faketime` is needed");
+    command.env("LD_PRELOAD", library).env("FAKETIME", format!("{off_s:+}s")).env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+    command
+}
+
+/// F3: nothing depends on whose clock is right.
+#[test]
+fn clocks_that_are_an_hour_off_cost_no_file() {
+    const HOUR: i32 = 3600;
+    for [of_planner, of_first, of_second] in [[0, HOUR, -HOUR], [HOUR, 0, -HOUR], [-HOUR, HOUR, 0]] {
+        let (store, server, nats) = (versitygw(), served(0), Nats::start(""));
+        let bucket = Bucket::at(&store.url);
+        let mut both = [of_first, of_second]
+            .map(|off_s| Worker::start(with_clock(bucket.queue_worker_command(&nats.url(), &["--once"]), off_s)));
+        let planner = bucket.planner_of(&[&server], &nats.url(), &["--no-local"]);
+        Worker::start(with_clock(planner, of_planner)).exits(0);
+        assert_eq!(contents(&data(&store)), *reference(0), "{of_planner} {of_first} {of_second}");
+        both.iter_mut().for_each(|worker| drop(worker.exits(0)));
+    }
+}
+
 /// F10, without a lock, because that of a killed planner lasts for two minutes.
 #[test]
 fn a_planner_that_is_killed_is_followed_by_another_one_which_goes_on() {

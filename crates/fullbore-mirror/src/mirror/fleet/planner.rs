@@ -210,7 +210,7 @@ impl<'a, Q: Queue, S: Store> Planner<'a, Q, S> {
         let now = self.now();
         self.lanes.sample(now);
         self.lanes.gone(now).into_iter().for_each(|change| happens(Happening::Worker(change)));
-        self.watchdog.stored(now, self.lanes.moved_bytes());
+        self.watchdog.moved(now, self.lanes.moved_bytes());
         match self.watchdog.watch(now) {
             Watch::Wait => None,
             Watch::Look => self.look(happens).await,

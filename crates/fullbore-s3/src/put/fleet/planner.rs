@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use fullbore_fleet::announcement::Announcement;
+use fullbore_fleet::announcement::{Announcement, RUN_RENEW_EVERY};
 use fullbore_fleet::message::{Item, Kind, Report, Run, Task};
 use fullbore_fleet::names::WorkerId;
 use fullbore_fleet::queue::{Queue, QueueError};
 use fullbore_fleet::tasks;
 use fullbore_fleet::watchdog::{Next, Watch, Watchdog};
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
 
 use super::split::{End, Large, Split};
 use crate::client::CallError;
@@ -27,7 +28,7 @@ const ANNOUNCED: Duration = Duration::from_secs(60);
 /// Rounds that a turn of `--last` may have, so that ids of tasks of two turns differ.
 const ROUNDS: u32 = 10;
 
-/// Tasks of one publication; between two of them, the run is announced and workers are heard.
+/// Tasks of one publication; between two of them, workers are heard.
 const PUBLISHED_AT_ONCE: usize = 4096;
 
 /// Time without a stored byte after which files that workers could not store are looked for in the bucket.
@@ -110,7 +111,7 @@ pub async fn tend<Q: Queue>(
     stop: watch::Receiver<bool>,
     tell: Sender<News>,
 ) {
-    let announcement = Announcement::new(queue.clone(), &run, ANNOUNCED);
+    let announcing = tokio::spawn(announce(queue.clone(), run.clone()));
     let mut planner = Planner {
         queue,
         run,
@@ -126,7 +127,7 @@ pub async fn tend<Q: Queue>(
         purges: false,
         reports: None,
         is_open: false,
-        announcement,
+        announcing,
         done: HashMap::new(),
         faulty: HashSet::new(),
         has_new_faults: false,
@@ -187,6 +188,20 @@ pub async fn finish<Q: Queue>(queue: &Q, run: &Run) {
     }
 }
 
+/// Keeps a run announced. That it can be announced, the planner finds out itself.
+async fn announce<Q: Queue>(queue: Q, run: Run) {
+    let mut announcement = Announcement::new(queue, &run, ANNOUNCED);
+    loop {
+        if let Err(error) = announcement.say(&run).await {
+            tracing::info!(%error, "the run is not announced");
+            if matches!(error, QueueError::Missing(_)) {
+                announcement.forget();
+            }
+        }
+        tokio::time::sleep(RUN_RENEW_EVERY).await;
+    }
+}
+
 struct Planner<'a, Q> {
     queue: Q,
     run: Run,
@@ -207,9 +222,10 @@ struct Planner<'a, Q> {
     purges: bool,
     reports: Option<mpsc::Receiver<Report>>,
     is_open: bool,
-    announcement: Announcement<Q>,
-    /// Files and bytes that each worker says it has stored.
-    done: HashMap<WorkerId, (u64, u64)>,
+    /// Keeps the run announced, also while the store takes its time.
+    announcing: JoinHandle<()>,
+    /// Files and bytes that each worker says it has stored, and bytes that it has sent.
+    done: HashMap<WorkerId, (u64, u64, u64)>,
     /// Paths that a worker could not store, or whose upload in parts has failed. These files are the planner's: what a
     /// listing has of their size may be another object.
     faulty: HashSet<String>,
@@ -231,7 +247,6 @@ impl<Q: Queue> Planner<'_, Q> {
                 Ok(()) => {}
                 Err(QueueError::Missing(_)) => {
                     self.is_open = false;
-                    self.announcement.forget();
                     self.watchdog.lost(now);
                 }
                 // The watchdog counts the time without an answer.
@@ -303,6 +318,9 @@ impl<Q: Queue> Planner<'_, Q> {
         for split in std::mem::take(&mut self.splits).into_values() {
             split.give_up().await;
         }
+        // The run ends with the last turn, and is not to be announced after that.
+        self.announcing.abort();
+        let _ = self.announcing.await;
         let _ = self.tell.send(News::End { missing: whole });
     }
 
@@ -348,15 +366,13 @@ impl<Q: Queue> Planner<'_, Q> {
         self.left.iter().copied().filter(is_theirs)
     }
 
-    /// What is due: the announcement, tasks, reports, and a look at the queue.
+    /// What is due: tasks, reports, and a look at the queue.
     async fn step(&mut self, now: Duration) -> Result<(), QueueError> {
         if !self.is_open {
             self.queue.open(&self.run.id).await?;
+            Announcement::new(self.queue.clone(), &self.run, ANNOUNCED).say(&self.run).await?;
             self.reports = Some(self.queue.reports(&self.run.id).await?);
             self.is_open = true;
-        }
-        if self.announcement.is_due() {
-            self.announcement.say(&self.run).await?;
         }
         if self.purges {
             self.queue.purge(&self.run.id).await?;
@@ -379,10 +395,15 @@ impl<Q: Queue> Planner<'_, Q> {
     }
 
     fn hear(&mut self, now: Duration) {
-        let mut has_moved = false;
+        let (mut has_sent, mut has_stored) = (false, false);
         while let Some(report) = self.reports.as_mut().and_then(|reports| reports.try_recv().ok()) {
             match report {
-                Report::Stat(stat) => has_moved |= self.done.insert(stat.worker, stat.done) != Some(stat.done),
+                Report::Stat(stat) => {
+                    let (files, bytes) = stat.done;
+                    let before = self.done.insert(stat.worker, (files, bytes, stat.sent_bytes)).unwrap_or_default();
+                    has_sent |= before.2 != stat.sent_bytes;
+                    has_stored |= (before.0, before.1) != (files, bytes);
+                }
                 Report::Fault(fault) => {
                     if self.told_faults < FAULTS_TOLD && !self.faulty.contains(&fault.path) {
                         self.told_faults += 1;
@@ -397,11 +418,17 @@ impl<Q: Queue> Planner<'_, Q> {
                 }
             }
         }
-        if has_moved {
-            let sum = self.done.values().fold((0, 0), |sum, done| (sum.0 + done.0, sum.1 + done.1));
-            self.moved = now;
-            self.watchdog.stored(now, sum.1);
-            let _ = self.tell.send(News::Moved { files: sum.0, bytes: sum.1 });
+        if has_sent || has_stored {
+            let add = |sum: (u64, u64, u64), done: &(u64, u64, u64)| {
+                (sum.0.saturating_add(done.0), sum.1.saturating_add(done.1), sum.2.saturating_add(done.2))
+            };
+            let (files, bytes, sent_bytes) = self.done.values().fold((0, 0, 0), add);
+            // A large file is under way for more than a minute on a slow link.
+            self.watchdog.moved(now, bytes.saturating_add(sent_bytes));
+            if has_stored {
+                self.moved = now;
+                let _ = self.tell.send(News::Moved { files, bytes });
+            }
         }
     }
 

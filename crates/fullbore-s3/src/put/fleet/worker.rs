@@ -256,7 +256,6 @@ impl<Q: Queue> Station<Q> {
     pub async fn work(mut self, mut over: watch::Receiver<bool>) -> Served {
         let (tell, mut ended) = mpsc::unbounded_channel();
         let (mut tick, mut report) = (interval(TICK), interval(REPORT_EVERY));
-        let mut sent_bytes = self.bench.sent_bytes();
         let (mut ends_at, mut is_denied) = (None, false);
         loop {
             tokio::select! {
@@ -269,10 +268,7 @@ impl<Q: Queue> Station<Q> {
                     Pulled::Nothing | Pulled::Failed | Pulled::Denied(_) => {}
                 },
                 _ = tick.tick() => {
-                    let sent = self.bench.sent_bytes();
-                    if std::mem::replace(&mut sent_bytes, sent) != sent {
-                        self.tasks.any_moved();
-                    }
+                    self.tasks.sent(self.bench.sent_bytes());
                     self.tasks.tick();
                 }
                 _ = report.tick() => self.tasks.report(),
