@@ -191,6 +191,7 @@ pub struct Dispatcher {
     /// … and those that did.
     came_in_vain: u64,
     unfinished_files: u64,
+    expects_more: bool,
     /// A connection that waits for bytes is to look what it is to do.
     has_news: bool,
     /// When an idle connection last found nothing to take over.
@@ -225,6 +226,7 @@ impl Dispatcher {
             hedged_bytes: 0,
             came_in_vain: 0,
             unfinished_files: 0,
+            expects_more: false,
             has_news: false,
             last_wait: None,
             moved: None,
@@ -318,6 +320,14 @@ impl Dispatcher {
             *allowed = connections.min(self.limits.connections_per_host);
             self.has_news = true;
         }
+    }
+
+    /// Whether more files are to come soon. Until they do, a connection without work leaves to others what they bring,
+    /// however slowly, unless they are silent: there is no end of a run to be reached sooner, and on a full link of our own,
+    /// all that it can win is that bytes come twice.
+    pub(crate) fn expect_more(&mut self, expects: bool) {
+        self.has_news |= self.expects_more && !expects;
+        self.expects_more = expects;
     }
 
     /// The files of which wanted bytes have come since the last call; none at the first one.

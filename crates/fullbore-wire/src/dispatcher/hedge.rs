@@ -200,7 +200,7 @@ impl Dispatcher {
                 let silence = victim.silent_for(now);
                 let silence_allowed = SILENCE_UNTIL_HEDGED.max(4 * rtt);
                 let silent = silence > silence_allowed;
-                if victim.host == host && !silent {
+                if (victim.host == host || self.expects_more) && !silent {
                     return None;
                 }
                 let rate = if silent { 0.0 } else { self.rate_now(victim, now)? };

@@ -313,6 +313,20 @@ fn a_host_on_trial_is_asked_for_nothing_and_then_again() {
     assert!(matches!(dispatcher.next(a, now), Next::Ask { .. }));
 }
 
+#[test]
+fn while_more_is_to_come_only_what_is_silent_is_taken_over() {
+    let asks = |dispatcher: &mut Dispatcher, id, now| matches!(dispatcher.next(id, now), Next::Ask { .. });
+    let (mut dispatcher, _, fast, now) = small_file_behind_unwanted_bytes();
+    dispatcher.expect_more(true);
+    assert!(!asks(&mut dispatcher, fast, now));
+    dispatcher.expect_more(false);
+    assert!(dispatcher.take_news());
+    assert!(asks(&mut dispatcher, fast, now + HEDGE_LOOK_EVERY));
+    let (mut dispatcher, _, fast, now) = small_file_behind_unwanted_bytes();
+    dispatcher.expect_more(true);
+    assert!(asks(&mut dispatcher, fast, now + Duration::from_secs(2)));
+}
+
 /// A drip of 2 kB/s that was asked for an index of 60 kB and a small file behind it, and a fast
 /// connection. The index has come from others by now.
 fn small_file_behind_unwanted_bytes() -> (Dispatcher, ConnectionId, ConnectionId, Instant) {

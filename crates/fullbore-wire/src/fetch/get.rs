@@ -288,6 +288,15 @@ impl Watch {
         self.shared.wake.notify_waiters();
     }
 
+    /// Says whether more files are to come soon. As long as they are, connections that have nothing to do take over from
+    /// others only what is stuck.
+    pub fn expect_more(&self, expects: bool) {
+        self.shared.dispatcher().expect_more(expects);
+        if !expects {
+            self.shared.wake.notify_waiters();
+        }
+    }
+
     /// The files of which bytes have come since the last call; none at the first one.
     pub fn take_moved(&self) -> Vec<ItemId> {
         self.shared.dispatcher().take_moved().into_iter().collect()

@@ -256,6 +256,8 @@ impl<Q: Queue> Worker<Q> {
                     }
                 }
                 pulled = shift.worker.tasks.pulled() => {
+                    // A queue that has given tasks may have others.
+                    shift.session.watch.expect_more(matches!(pulled, Pulled::Tasks(_)));
                     match pulled {
                         Pulled::Tasks(begun) => shift.begin(begun).await,
                         Pulled::Denied(why) => denied = Some(why),
@@ -272,6 +274,7 @@ impl<Q: Queue> Worker<Q> {
                 Order::Drain => {
                     let until = *drain_until.get_or_insert_with(|| Instant::now() + DRAIN_MAX);
                     shift.worker.tasks.drain();
+                    shift.session.watch.expect_more(false);
                     if shift.worker.tasks.is_idle() || Instant::now() >= until {
                         break Why::Told;
                     }
