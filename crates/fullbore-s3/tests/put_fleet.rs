@@ -16,7 +16,7 @@ mod parts;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
@@ -59,7 +59,7 @@ impl Store {
         assert!(program.exists(), "versitygw is needed at {}: `script/s3-servers` gets it", program.display());
         let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         fs::create_dir_all(directory.path().join("data/bucket")).unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = fullbore_testkit::ports::free();
         let mut command = Command::new(program);
         command.env_clear().args(["--access", "fullbore", "--secret", "only-for-tests", "--quiet"]);
         command.args(["--port", &format!("127.0.0.1:{port}"), "posix"]).arg(directory.path().join("data"));

@@ -8,6 +8,7 @@
 //! | [`forge`] | signed indexes with false content |
 //! | [`odd_archives`] | small archives with the oddities of real ones |
 //! | [`faults`], [`power_cut`], [`slowdisk`] | kills, full disks, lost writes, slow disks |
+//! | [`ports`] | ports for other servers |
 //!
 //! The testkit shares no code with the programs under test. It implements hashes, HTTP and formats a second time, so
 //! that one mistake cannot hide another. It is no library for production: helpers panic where a test should fail.
@@ -42,6 +43,7 @@ pub mod forge;
 mod model;
 pub mod odd_archives;
 pub mod pdiff;
+pub mod ports;
 pub mod power_cut;
 pub mod process;
 mod publish;

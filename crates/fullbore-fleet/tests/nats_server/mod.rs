@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -101,8 +101,7 @@ impl Server {
     }
 
     fn start_in(directory: tempfile::TempDir, configuration: &str, is_tls: bool) -> Server {
-        // A port that nobody had a moment ago.
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = fullbore_testkit::ports::free();
         let mut text = format!("listen: \"127.0.0.1:{port}\"\n");
         // Packagers show a configuration with JetStream.
         if !configuration.contains("jetstream {") {

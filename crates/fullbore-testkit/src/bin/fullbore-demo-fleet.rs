@@ -8,7 +8,7 @@
 
 use std::error::Error;
 use std::fs::{self, File};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::thread::sleep;
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use fullbore_testkit::archive::Archive;
 use fullbore_testkit::demonstration::{self, ARCHITECTURES, COMPONENTS, SUITES, make_archive, selection, title};
 use fullbore_testkit::server::Server;
-use fullbore_testkit::{process, verify};
+use fullbore_testkit::{ports, process, verify};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
@@ -204,13 +204,8 @@ impl Daemon {
     }
 }
 
-/// A port that nobody had a moment ago.
-fn free_port() -> Outcome<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
-}
-
 fn start_queue(program: &Path, directory: &Path) -> Outcome<Daemon> {
-    let (port, at) = (free_port()?, directory.join("queue"));
+    let (port, at) = (ports::free(), directory.join("queue"));
     fs::create_dir(&at)?;
     // The server looks for included files beside its configuration.
     let permissions = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/nats/permissions.conf");
@@ -227,7 +222,7 @@ fn start_queue(program: &Path, directory: &Path) -> Outcome<Daemon> {
 }
 
 fn start_store(program: &Path, directory: &Path) -> Outcome<Daemon> {
-    let (port, at) = (free_port()?, directory.join("store"));
+    let (port, at) = (ports::free(), directory.join("store"));
     // A bucket is a directory.
     fs::create_dir_all(at.join(PLACE.split('/').next().unwrap_or(PLACE)))?;
     let mut command = Command::new(program);

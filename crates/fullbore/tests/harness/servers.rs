@@ -1,6 +1,5 @@
 //! Web servers as they are installed.
 
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -16,10 +15,6 @@ impl Drop for Daemon {
         let _ = Command::new("kill").args(["-TERM", &self.0.id().to_string()]).status();
         let _ = self.0.wait();
     }
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 fn answers(port: u16, daemon: &mut Daemon, log: &Path) {
@@ -38,7 +33,7 @@ fn answers(port: u16, daemon: &mut Daemon, log: &Path) {
 
 /// nginx with this root, and its address.
 pub fn nginx(directory: &Path, root: &Path) -> (Daemon, String) {
-    let port = free_port();
+    let port = fullbore_testkit::ports::free();
     let at = directory.join("nginx");
     std::fs::create_dir(&at).unwrap();
     let here = at.display();
@@ -59,7 +54,7 @@ pub fn nginx(directory: &Path, root: &Path) -> (Daemon, String) {
 
 /// Apache with this root, and its address.
 pub fn apache(directory: &Path, root: &Path) -> (Daemon, String) {
-    let port = free_port();
+    let port = fullbore_testkit::ports::free();
     let at = directory.join("apache2");
     std::fs::create_dir(&at).unwrap();
     let here = at.display();

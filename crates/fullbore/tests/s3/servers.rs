@@ -6,7 +6,7 @@ pub mod schema;
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -187,11 +187,6 @@ pub fn program(name: &str) -> PathBuf {
     path
 }
 
-/// A port that nobody had a moment ago.
-fn port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
 fn start(mut command: Command, port: u16, directory: tempfile::TempDir) -> Server {
     let log = std::fs::File::create(directory.path().join("log")).unwrap();
     command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
@@ -217,7 +212,7 @@ fn versitygw_over(directories: &[&str], flags: impl FnOnce(&Path) -> Vec<OsStrin
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     directories.iter().for_each(|name| std::fs::create_dir(directory.path().join(name)).unwrap());
     let data = directory.path().join("data");
-    let port = port();
+    let port = fullbore_testkit::ports::free();
     let mut command = Command::new(program);
     command.env_clear().args([
         "--access",
@@ -238,7 +233,7 @@ pub fn minio() -> Server {
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let data = directory.path().join("data");
     std::fs::create_dir_all(data.join("bucket")).unwrap();
-    let port = port();
+    let port = fullbore_testkit::ports::free();
     let mut command = Command::new(program);
     command.env_clear().env("HOME", directory.path()).env("PATH", "/usr/bin:/bin");
     command.env("MINIO_ROOT_USER", "fullbore").env("MINIO_ROOT_PASSWORD", "only-for-tests");
@@ -256,7 +251,7 @@ pub const GARAGE_KEYS: [(&str, &str); 2] = [
 pub fn garage() -> Server {
     let program = program("garage");
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let (api, rpc) = (port(), port());
+    let (api, rpc) = (fullbore_testkit::ports::free(), fullbore_testkit::ports::free());
     let at = |name: &str| directory.path().join(name).display().to_string();
     let config = format!(
         "metadata_dir = {:?}\ndata_dir = {:?}\ndb_engine = \"sqlite\"\nreplication_factor = 1\n\
@@ -277,11 +272,12 @@ pub fn garage() -> Server {
 /// moto, with an empty bucket `bucket`.
 pub fn moto() -> Server {
     let directory = tempfile::tempdir().unwrap();
-    let port = port();
+    let port = fullbore_testkit::ports::free();
     let mut command = Command::new(program("moto/bin/moto_server"));
     command.env_clear().env("PATH", "/usr/bin:/bin").args(["-H", "127.0.0.1", "-p", &port.to_string()]);
     let server = start(command, port, directory);
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     write!(stream, "PUT /bucket HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
         .unwrap();
     let mut answer = String::new();
