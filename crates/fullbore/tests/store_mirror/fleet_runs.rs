@@ -1,26 +1,14 @@
-//! Runs of a queue, with a real nats-server: connections beside those of workers, runs that fail on a worker, planners one
-//! after the other, and what `work --status` shows. The faults are those of docs/design/0023-fleet.md.
+//! Runs of a queue, with a real nats-server: workers without the queue, runs that fail on a worker, and what
+//! `work --status` shows. The faults are those of docs/design/0023-fleet.md.
 
 use super::fleet::{Nats, Worker, status};
+use super::fleet_faults::{stored, wait_for};
 use super::*;
 
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;
 
 use fullbore_testkit::process::clean_command;
-
-#[track_caller]
-fn wait_for(what: &str, is_so: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
-        thread::sleep(Duration::from_millis(10));
-    }
-}
-
-fn stored(store: &servers::Server) -> usize {
-    contents(&data(store)).keys().filter(|path| path.starts_with("pool/")).count()
-}
 
 /// A line to a server, which can be cut.
 struct Line {
