@@ -2,6 +2,7 @@
 //!
 //! In each test, the store ends with exactly the files of the plan, whatever went wrong; the time is what a fault
 //! costs. Starred faults happen to a real nats-server in `nats.rs` as well.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod support;
 

@@ -2,6 +2,7 @@
 //! faults with a star, and what the permissions of `packaging/nats` allow.
 //!
 //! A test that waits for the ack wait takes half a minute. All tests run at once and use little processor time.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod nats_server;
 mod support;

@@ -5,6 +5,7 @@
 //! line or of its connections to mirrors. Each row prints its seed and its figures:
 //!
 //!     cargo test -p fullbore-fleet --test simulation -- --nocapture --test-threads=1
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod support;
 

@@ -1,4 +1,5 @@
 //! Packages that are damaged or hostile, and runs that are killed.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod harness;
 

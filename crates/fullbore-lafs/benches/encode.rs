@@ -1,4 +1,5 @@
 //! How fast one core encodes, every hash included: of the plaintext's bytes, not of the shares'.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use fullbore_lafs::{Code, Encoder, Encoding, Geometry, Kernel, convergent_key};
 use std::sync::Arc;

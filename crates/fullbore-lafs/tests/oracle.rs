@@ -1,5 +1,6 @@
 //! Ours beside the stock code: the same caps, shares that are the same byte for byte, the same secrets of leases, the
 //! same order of servers.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 #[path = "oracle/client.rs"]
 mod client;

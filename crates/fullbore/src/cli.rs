@@ -71,7 +71,7 @@ Flags override the environment, and the environment overrides the settings file.
 fullbore also reads http_proxy, https_proxy, no_proxy, NO_COLOR and SOURCE_DATE_EPOCH.
 
 Exit codes:
-    0  done                                  6  locked: another run holds the directory
+    0  done                                  6  locked: another run holds the lock
     1  wrong usage or settings               7  disk full or failing, or no access
     2  partial: some files are missing      10  nothing changed (with --changed-exit)
     3  network error, or no mirror answers  24  source files vanished before copy read them
@@ -99,7 +99,7 @@ pub enum Command {
     /// Refresh APT's indexes as `apt-get update` does
     #[command(long_about = update::LONG)]
     Update(Box<UpdateArgs>),
-    /// Verify an archive on disk, or files in a Tahoe-LAFS grid, and repair them
+    /// Verify an archive on disk or in a bucket, or files in a Tahoe-LAFS grid, and repair them
     #[command(long_about = check::LONG)]
     Check(Box<CheckArgs>),
     /// Apply, join, make and publish patches for APT's indexes

@@ -235,14 +235,15 @@ fn credentials_that_end_are_renewed_within_a_run() {
     fs::create_dir_all(home.join(".aws")).unwrap();
     fs::write(home.join(".aws/config"), format!("[profile short]\ncredential_process = {}\n", program.display()))
         .unwrap();
-    let proxy = Proxy::start(&store.url, |number, _| match number {
-        20..30 => Action::Refuse(400, "ExpiredToken"),
-        _ => Action::now(),
+    let fetched = move || fs::read_to_string(&made).map_or(0, |made| made.lines().count());
+    // All requests from the twentieth on, until there are others.
+    let counts = fetched.clone();
+    let proxy = Proxy::start(&store.url, move |number, _| {
+        if number >= 20 && counts() < 2 { Action::Refuse(400, "ExpiredToken") } else { Action::now() }
     });
     run(&mirror, &[&at(&proxy.url, "&profile=short")], &[], &[]).exits(0);
     verified(&mirror.to, common(), 0);
-    let made = fs::read_to_string(made).unwrap().lines().count();
-    assert!((2..=4).contains(&made), "fetched {made} times");
+    assert!((2..=4).contains(&fetched()), "fetched {} times", fetched());
 }
 
 /// Without the right to list a bucket, a store answers 403 for what is not there.

@@ -1,4 +1,5 @@
 //! `fullbore copy` on one machine, as a user sees it.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 #[path = "copy/harness.rs"]
 mod harness;

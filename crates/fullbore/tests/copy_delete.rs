@@ -1,4 +1,5 @@
 //! `fullbore copy --delete`: what goes, what is protected, and what takes the place of full directories.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 #[path = "copy/harness.rs"]
 mod harness;

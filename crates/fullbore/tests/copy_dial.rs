@@ -1,4 +1,5 @@
 //! `fullbore copy` where the way to the other machine fails, or never comes about: a script stands for ssh.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 #[path = "copy/harness.rs"]
 mod harness;

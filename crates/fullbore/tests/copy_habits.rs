@@ -1,4 +1,5 @@
 //! What rsync's users, and those who move a service, expect of `fullbore copy` besides the options that are rsync's own.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 #[path = "copy/harness.rs"]
 mod harness;

@@ -1,4 +1,5 @@
 //! `fullbore copy` between two machines: namespaces with a cable between them, and a real sshd.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 #[path = "copy/harness.rs"]
 mod harness;

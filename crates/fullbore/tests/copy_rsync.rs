@@ -1,4 +1,5 @@
 //! `fullbore copy` beside the real rsync: the same trees, the same options, the same result.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 #[path = "copy/harness.rs"]
 mod harness;

@@ -1,4 +1,5 @@
 //! `fullbore copy` while nobody watches: who asks it from elsewhere, its log, its events and its table.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 #[path = "copy/harness.rs"]
 mod harness;

@@ -2,6 +2,7 @@
 //!
 //! Each test starts a grid once, and everything runs on it step by step: nodes are slow to start, and a step that stops or
 //! kills one must not meet another step. What is put by us is read by the stock client, and the other way round.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 #[path = "lafs/grid.rs"]
 #[allow(dead_code, reason = "shared by several test binaries")]

@@ -1,6 +1,7 @@
 //! Directories of a real grid, and `check`: stock storage nodes, and the stock client beside ours.
 //!
 //! The grid is started once, and everything runs on it step by step, as in `lafs.rs`.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 #[path = "lafs/grid.rs"]
 #[allow(dead_code, reason = "shared by several test binaries")]

@@ -467,6 +467,27 @@ fn a_user_is_told_of_what_the_run_can_have_written_alone() {
     assert!(told("711", "closed/disk/own", "755").is_empty());
 }
 
+/// A file system whose mount point is hidden by another one above it, or by one that has a file of that name.
+const COVERED: &str = r#"
+set -e
+program=$1 top=$2
+mount -t tmpfs tmpfs "$top" && mkdir "$top/above" && cd "$top/above"
+mkdir lower upper work disk && mount -t overlay -o lowerdir=lower,upperdir=upper,workdir=work none disk
+cd / && mount -t tmpfs tmpfs "$top" && cp "$program" "$top/fullbore"
+[ "$3" = 0 ] || touch "$top/above"
+"$top/fullbore" nosync -- true
+"#;
+
+#[test]
+fn a_file_system_to_which_no_path_leads_is_not_told() {
+    let dir = tempfile::tempdir().unwrap();
+    for has_file in ["0", "1"] {
+        let mut command = unshared(Path::new(""), COVERED);
+        let output = command.arg(env!("CARGO_BIN_EXE_fullbore")).arg(dir.path()).arg(has_file).output().unwrap();
+        assert_eq!((output.status.code(), stderr(&output)), (Some(0), String::new()), "{has_file}");
+    }
+}
+
 fn piped(command: &mut Command) -> &mut Command {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped())
 }

@@ -1,4 +1,5 @@
 //! `fullbore probe`: on one machine, and between two namespaces with a real sshd.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 #[path = "copy/harness.rs"]
 mod harness;

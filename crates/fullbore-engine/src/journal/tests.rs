@@ -1,5 +1,4 @@
 //! The log as its users see it: killed, cut, rebooted, compacted.
-#![allow(clippy::single_range_in_vec_init)] // slices of ranges are what is meant
 
 use proptest::prelude::*;
 

@@ -1,8 +1,6 @@
 //! The landing with a caller that sends anything in any order, on targets that fail or
 //! die at any operation.
 
-#![allow(clippy::single_range_in_vec_init)] // slices of ranges are what is meant
-
 use std::collections::BTreeMap;
 use std::path::Path;
 

@@ -36,7 +36,7 @@ pub struct Stat {
     pub worker: WorkerId,
     /// Files and bytes that the store has confirmed.
     pub done: (u64, u64),
-    /// Bytes of requests that the store has answered; 0 from workers that do not count them.
+    /// Bytes sent to the store, those of unanswered requests among them; 0 from workers that do not count them.
     #[serde(default)]
     pub sent_bytes: u64,
     /// Tasks that the worker holds, and their bytes.

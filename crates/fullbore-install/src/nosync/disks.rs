@@ -186,6 +186,8 @@ impl Disks {
                 }
                 // Another file system is mounted over it; it may have another mount point.
                 Ok(None) => {}
+                // No path leads to it: another file system is mounted over a directory above it, or that is removed.
+                Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied && is_closed(&mount.path) => {}
                 Err(error) => self.missed.push((mount.device.clone(), mount.path.clone(), error)),
             }

@@ -11,8 +11,10 @@ use fullbore_wire::exchange::{Measurement, RequestTiming};
 pub struct Reading {
     /// Number of requests that were answered.
     pub answers: u64,
-    /// Bytes of bodies sent.
+    /// Bytes of the bodies of answered requests.
     pub sent_bytes: u64,
+    /// Bytes that the other end's kernel has acknowledged: headers, TLS, and those of unanswered requests among them.
+    pub acknowledged_bytes: u64,
     /// Bytes of bodies received.
     pub received_bytes: u64,
     /// Time in which bytes waited to be sent, were on the path, or came back on it, and in which a connection was not given
@@ -73,7 +75,11 @@ impl Meter {
             Measurement::Answered(answered) => self.answered(answered),
             // A connection was not given a request, because others fill the path.
             Measurement::WaitedForRoom(time) => self.with(|reading, _| reading.path += time),
-            Measurement::Activity(_) | Measurement::Received(_) | Measurement::Counters(..) | Measurement::GivenUp => {}
+            Measurement::Counters(before, now) => {
+                let bytes = now.bytes_acknowledged.saturating_sub(before.bytes_acknowledged);
+                self.with(|reading, _| reading.acknowledged_bytes += bytes);
+            }
+            Measurement::Activity(_) | Measurement::Received(_) | Measurement::GivenUp => {}
         }
     }
 

@@ -444,14 +444,7 @@ impl Sending {
             if present.etag.as_deref().is_some_and(|etag| self.unchanged.has(key, seen, etag)) {
                 return Ok(Outcome::Present { etag: None });
             }
-            let proof = compare::proof(&self.client, key, &present).await?;
-            let file = Arc::clone(file);
-            let work = Arc::clone(&self.uploader.work);
-            let compared = tokio::task::spawn_blocking(move || {
-                let same = work.hash(|| compare::file_matches(&file, proof))?;
-                io::Seek::rewind(&mut &*file).map(|()| same)
-            });
-            if compared.await.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(UploadError::Source)? {
+            if self.is_same_file(key, &present, file).await? {
                 return Ok(Outcome::Present { etag: present.etag });
             }
         }
@@ -459,7 +452,29 @@ impl Sending {
             return Ok(Outcome::Wanted);
         }
         let fields = self.fields(key, mtime);
-        self.uploader.put_file_on(key, fields, Arc::clone(file), size, replaces).await.map(Outcome::Stored)
+        match self.uploader.put_file_on(key, fields, Arc::clone(file), size, replaces).await {
+            // Another machine may have put the same.
+            Err(UploadError::Condition) => match self.present(key).await?.filter(|present| present.size == size) {
+                Some(present) if self.is_same_file(key, &present, file).await? => {
+                    Ok(Outcome::Present { etag: present.etag })
+                }
+                _ => Err(UploadError::Condition),
+            },
+            result => result.map(Outcome::Stored),
+        }
+    }
+
+    /// Whether the object that is there has the content of a file of the same size.
+    async fn is_same_file(&self, key: &str, present: &Present, file: &Arc<File>) -> Result<bool, UploadError> {
+        let proof = compare::proof(&self.client, key, present).await?;
+        let (file, work) = (Arc::clone(file), Arc::clone(&self.uploader.work));
+        let compared = tokio::task::spawn_blocking(move || {
+            // An upload has read it, or is going to.
+            io::Seek::rewind(&mut &*file)?;
+            let same = work.hash(|| compare::file_matches(&file, proof))?;
+            io::Seek::rewind(&mut &*file).map(|()| same)
+        });
+        compared.await.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(UploadError::Source)
     }
 
     async fn pipe(&self, key: &str, from: impl Read + Send + 'static) -> Result<Outcome, UploadError> {

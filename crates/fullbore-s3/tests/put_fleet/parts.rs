@@ -460,6 +460,37 @@ fn a_file_with_a_part_that_is_always_refused_is_put_by_the_planner() {
 }
 
 #[test]
+#[ignore = "long"]
+fn a_file_that_a_slow_worker_sends_for_more_than_a_minute_is_sent_once() {
+    let (large, queue) = (Large::new(7_000_000), queue());
+    let store = Misbehaving::start(|_| Fault::None);
+    let (over, told) = watch::channel(false);
+    let slow = {
+        let mut settings = worker_settings(&store.url, &large.directory(), &large.directory());
+        settings.limit_rate_bytes_per_s = Some(80_000);
+        let queue = queue.connect();
+        thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+            runtime.block_on(work(queue, WorkerId::parse("slow").unwrap(), &settings, told))
+        })
+    };
+    let planner = {
+        let (settings, queue) = (large.settings(&store), queue.connect());
+        thread::spawn(move || plan(&settings, Some(&queue), false))
+    };
+    until("the slow worker has it", || tasks_of(&queue) == Some(1));
+    thread::sleep(Duration::from_secs(5));
+    let directory = large.directory();
+    let idle = Workers::of([(queue.connect(), directory.as_path())].into_iter(), &store.url, &directory);
+    let (result, heard) = planner.join().unwrap();
+    result.unwrap();
+    over.send_replace(true);
+    assert_eq!((heard.stored, idle.end()[0].files, slow.join().unwrap().files), (1, 0, 1));
+    assert_eq!(store.requests().iter().filter(|request| request.is_put()).count(), 1);
+    large.is_stored(&store);
+}
+
+#[test]
 fn a_file_is_put_whole_where_the_store_does_not_list_parts() {
     const REFUSAL: &str = "<Error><Code>AccessDenied</Code></Error>";
     let (large, queue) = (Large::new(BYTES), queue());

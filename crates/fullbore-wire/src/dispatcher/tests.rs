@@ -284,7 +284,6 @@ fn what_was_taken_over_and_partly_brought_is_asked_for_again() {
 }
 
 #[test]
-#[allow(clippy::single_range_in_vec_init)] // a list of one range is what is meant
 fn what_is_left_of_a_file_comes_whole_from_hosts_without_ranges() {
     let (mut dispatcher, now) = two_hosts();
     dispatcher.add(vec![Item { id: 9, size: 1000, present: vec![0..400], ..Item::default() }]);

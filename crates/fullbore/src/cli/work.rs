@@ -26,7 +26,7 @@ part. `fullbore mirror ... --finish RUN` fetches what is missing, and publishes.
 starts twice, late or not at all, costs time, and no file.
 
 A worker has its own credentials for the bucket. It needs the right to list it, to read the plan, and to \
-write below pool/. It writes no index and deletes nothing.";
+read and write below pool/; for runs of `put`, below the prefix of the upload. It writes no index and deletes nothing.";
 
 const EXAMPLES: &str = "\
 Examples:

@@ -423,7 +423,7 @@ impl<Q: Queue> Planner<'_, Q> {
                 (sum.0.saturating_add(done.0), sum.1.saturating_add(done.1), sum.2.saturating_add(done.2))
             };
             let (files, bytes, sent_bytes) = self.done.values().fold((0, 0, 0), add);
-            // Parts of a file that one worker sends count before the file is stored.
+            // A large file is under way for more than a minute on a slow link.
             self.watchdog.moved(now, bytes.saturating_add(sent_bytes));
             if has_stored {
                 self.moved = now;

@@ -219,8 +219,9 @@ impl Bench {
         *self.direct.over.borrow() || *self.asking.over.borrow()
     }
 
-    fn sent_bytes(&self) -> u64 {
-        self.direct.client.reading().sent_bytes
+    /// A slow link may take minutes for one request.
+    fn moved_bytes(&self) -> u64 {
+        self.direct.client.reading().acknowledged_bytes
     }
 }
 
@@ -268,7 +269,7 @@ impl<Q: Queue> Station<Q> {
                     Pulled::Nothing | Pulled::Failed | Pulled::Denied(_) => {}
                 },
                 _ = tick.tick() => {
-                    self.tasks.sent(self.bench.sent_bytes());
+                    self.tasks.sent(self.bench.moved_bytes());
                     self.tasks.tick();
                 }
                 _ = report.tick() => self.tasks.report(),
