@@ -182,6 +182,7 @@ fn a_hooks_links_lead_nothing_out_of_the_new_root() {
 }
 
 #[test]
+#[ignore = "long"]
 fn a_squashfs_image_is_the_same_each_time_and_for_everybody() {
     let (dir, server) = (place(), packages().serve());
     let image = same_for_everybody(dir.path(), "root.squashfs", &server, "essential", &[]);

@@ -321,6 +321,7 @@ fn steps_are_left_out() {
 }
 
 #[test]
+#[ignore = "long"]
 fn targets_are_those_of_mmdebstrap() {
     let (dir, server) = (place(), packages().serve());
     let at = |name: &str| dir.path().join(name);

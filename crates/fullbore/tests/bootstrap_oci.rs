@@ -227,6 +227,7 @@ fn layers(dir: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
+#[ignore = "long"]
 fn a_run_that_is_stopped_while_it_packs_leaves_no_image() {
     let (dir, server) = (place(), packages().serve());
     for name in ["image.oci", "image.oci.tar"] {

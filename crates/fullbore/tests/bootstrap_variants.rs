@@ -47,6 +47,7 @@ fn important_packages_with_apt_and_dpkg_options_match_mmdebstrap() {
 
 /// An option that only dpkg has: it unpacks everything, after there was none that could.
 #[test]
+#[ignore = "long"]
 fn what_only_dpkg_unpacks_is_mmdebstraps() {
     let (dir, server) = (place(), packages().serve());
     let (ours, theirs) = (dir.path().join("ours"), dir.path().join("theirs"));
@@ -61,6 +62,7 @@ fn what_only_dpkg_unpacks_is_mmdebstraps() {
 }
 
 #[test]
+#[ignore = "long"]
 fn a_root_of_a_pattern_is_mmdebstraps() {
     let (dir, server) = (place(), packages().serve());
     let (ours, theirs) = (dir.path().join("ours"), dir.path().join("theirs"));

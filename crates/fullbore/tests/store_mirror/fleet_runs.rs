@@ -100,9 +100,12 @@ fn the_status_of_a_queue_is_told_in_json_as_in_words() {
     let _worker = bucket.worker_of(&nats.url(), &[]);
     let mut planner = Worker::start(bucket.planner_of(&[&server], &nats.url(), &["--no-local"]));
     wait_for("nothing is stored", || stored(&store) > 0);
+    // The run does not end meanwhile.
+    server.change(|behaviour| behaviour.delay = Duration::from_secs(5));
     let mut command = clean_command(env!("CARGO_BIN_EXE_fullbore"));
     let output = command.args(["work", &nats.url(), "--status", "--json"]).output().unwrap();
     let words = status(&nats.url());
+    server.change(|behaviour| behaviour.delay = Duration::ZERO);
     let events = servers::schema::events("work --status", &String::from_utf8_lossy(&output.stdout));
     let names: Vec<&str> = events.iter().map(|event| event["event"].as_str().unwrap()).collect();
     assert_eq!((output.status.code(), names), (Some(0), vec!["started", "queue", "summary"]));
