@@ -21,10 +21,11 @@ use crate::dialect::Feature;
 use crate::key::encode_path;
 use crate::listing::{self, More};
 use crate::lock::Fence;
+use crate::open_uploads::{self, Aborted};
 use crate::remove::{self, KEYS_AT_ONCE};
 use crate::sign::hex;
 use crate::upload::{CONFLICT_PAUSE, CONFLICTS_MAX};
-use crate::xml;
+use crate::xml::{self, Begun};
 
 /// The field of an object's metadata with the SHA-256 of its content, in hex.
 pub const HASH_FIELD: &str = "x-amz-meta-fullbore-sha256";
@@ -276,6 +277,22 @@ impl Objects {
             }
         }
         Ok(())
+    }
+
+    /// Gives up the uploads in parts below a path that were begun before this time of the store, Unix seconds: killed runs
+    /// have left them. Gives their number.
+    ///
+    /// # Errors
+    /// [`CallError`]; not every store can list uploads, or lets everybody.
+    pub async fn give_up_uploads(&self, below: &str, begun_before_s: i64) -> Result<usize, CallError> {
+        let open = open_uploads::list_below(&self.client, &self.key(below)).await?;
+        let is_old = |upload: &Begun| upload.initiated_s.is_some_and(|begun| begun < begun_before_s);
+        let mut count = 0;
+        for upload in open.uploads.into_iter().filter(is_old) {
+            let aborted = open_uploads::abort(&self.client, &upload.key, &upload.upload_id).await?;
+            count += usize::from(aborted == Aborted::Now);
+        }
+        Ok(count)
     }
 
     /// Lists the objects below a path, in the order of their keys: paths, sizes, ETags.

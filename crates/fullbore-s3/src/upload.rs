@@ -31,6 +31,7 @@ use super::dialect::{Feature, Support};
 use super::gather::{Gathered, Gathering, Held};
 use super::journal::{self, Journal, Open};
 use super::objects::{Condition, condition_field};
+use super::open_uploads::{self, ABORT_LIMIT, Aborted};
 use super::parts::{Cut, Growth, OBJECT_BYTES_MAX, PART_BYTES_MAX, PARTS_MAX, WHOLE_BYTES_MAX, base64, composite};
 use super::spool::Spool;
 use super::work::Work;
@@ -47,9 +48,6 @@ const SIGNAL_TIME: Duration = Duration::from_millis(50);
 
 /// Times that a file is cut anew. Once would do, if no part that is refused were on its way longer than another one.
 const CUTS_MAX: usize = 3;
-
-/// Time for giving an upload up on the server.
-const ABORT_LIMIT: Duration = Duration::from_secs(15);
 
 /// How often an upload is given up at most, and the time between: a guess at what a store needs for a part whose bytes
 /// it has. Some say each time that it was there.
@@ -136,15 +134,6 @@ pub struct Stored {
     pub confirmed: bool,
     /// ETag of the object without quotes, if the store returned one that is not weak.
     pub etag: Option<String>,
-}
-
-/// When an upload in parts was given up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Aborted {
-    /// By this request, unless the store says so of every one.
-    Now,
-    /// It was not there any more.
-    Before,
 }
 
 /// What became of an object that was put in one piece.
@@ -490,20 +479,7 @@ impl Uploader {
     /// # Errors
     /// When it may still be there.
     pub async fn abort(&self, key: &str, upload_id: &str) -> Result<Aborted, CallError> {
-        let mut call = Call::new(Method::Delete, Some(key)).query("uploadId", upload_id);
-        (call.at_the_end, call.is_unfenced) = (true, true);
-        let what = format!("DELETE {key}?uploadId");
-        let made = timeout(ABORT_LIMIT, self.client.call(call)).await;
-        let made = made.unwrap_or_else(|_| {
-            Err(CallError::Network { what: what.clone(), reason: "no answer in time".into(), tries: 1 })
-        });
-        match made {
-            Ok(answer) if (200..300).contains(&answer.head.status) => Ok(Aborted::Now),
-            Ok(answer) if answer.head.status == 404 => Ok(Aborted::Before),
-            Ok(answer) => Err(CallError::refused(&what, &answer)),
-            Err(error) if error.code() == "NoSuchUpload" => Ok(Aborted::Before),
-            Err(error) => Err(error),
-        }
+        open_uploads::abort(&self.client, key, upload_id).await
     }
 }
 

@@ -28,6 +28,7 @@ use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_engine::run::report::VerdictReport;
 use fullbore_engine::stage::Ledger;
 use fullbore_engine::target::TargetError;
+use fullbore_engine::units::several;
 use fullbore_engine::window::Window;
 use fullbore_s3::bucket::{explain, failure};
 use fullbore_s3::lock::{Fence, Lock, LockError, LockTimes};
@@ -50,6 +51,10 @@ use super::tree::Tree as _;
 use crate::settings::{MirrorStore, StateStore};
 use state_files::StateFiles;
 use tree::StoreTree;
+
+/// Age of uploads in parts from which they are given up. A guess: no worker of another run, which holds no lock, takes so long
+/// for a file.
+const UPLOAD_AGE_MAX_S: i64 = 86_400;
 
 /// The lock.
 const LOCK_PATH: &str = ".fullbore/lock";
@@ -310,14 +315,20 @@ impl BucketMirror {
             .flat_map(|directory| SIGNED_FILES.map(|name| below(directory, name)))
             .collect();
         let lists = format!("{OWN_DIRECTORY}/files-");
-        let (now, content, own, signed) = self.runtime.block_on(async {
+        let ends_killed = of_killed == Abandoned::Remove && self.may_change.load(Ordering::Relaxed);
+        let (now, content, own, signed, ()) = self.runtime.block_on(async {
             let content = async {
                 match has_list {
                     true => self.state.get(&list, OWN_BYTES_MAX).await,
                     false => Ok(None),
                 }
             };
-            tokio::join!(self.state.head(STATE_PATH), content, self.state.list(&lists), self.tree.fetch(signed))
+            let uploads = async {
+                if ends_killed {
+                    self.give_up_uploads().await;
+                }
+            };
+            tokio::join!(self.state.head(STATE_PATH), content, self.state.list(&lists), self.tree.fetch(signed), uploads)
         });
         signed.map_err(|error| self.failed(&error))?;
         let now = now.map_err(|error| self.failed(&error))?;
@@ -331,7 +342,7 @@ impl BucketMirror {
         let lists = own.map_err(|error| self.failed(&error))?;
         let (current, abandoned): (BTreeSet<String>, BTreeSet<String>) =
             lists.into_iter().map(|(path, ..)| path).partition(|path| *path == list);
-        if of_killed == Abandoned::Remove && self.may_change.load(Ordering::Relaxed) {
+        if ends_killed {
             let abandoned: Vec<String> = abandoned.into_iter().collect();
             self.runtime.block_on(self.state.remove(&abandoned)).map_err(|error| self.failed(&error))?;
         }
@@ -341,6 +352,18 @@ impl BucketMirror {
             self.tree.forget_wrong_names().map_err(|error| self.failed(&error))?;
         }
         Ok(())
+    }
+
+    /// Gives up uploads in parts that killed runs have left. The store may charge for them, but nothing else depends on it.
+    async fn give_up_uploads(&self) {
+        let before = self.opened_at() - UPLOAD_AGE_MAX_S;
+        let below = |path| self.objects.give_up_uploads(path, before);
+        let (pool, dists) = tokio::join!(below("pool/"), below("dists/"));
+        match pool.and_then(|pool| dists.map(|dists| pool + dists)) {
+            Ok(0) => {}
+            Ok(count) => tracing::info!("{} of killed runs given up", several(count as u64, "upload", "uploads")),
+            Err(error) => tracing::info!(%error, "uploads of killed runs may be left"),
+        }
     }
 
     /// When the run began, by the store's clock, Unix seconds.

@@ -12,8 +12,8 @@ use fullbore_engine::run::Events;
 use crate::client::CallError;
 use crate::credentials::unix_now;
 use crate::journal::{Intent, Open, Orphans};
-use crate::open_uploads::{self, OpenUploads};
-use crate::upload::{Aborted, Uploader};
+use crate::open_uploads::{self, Aborted, OpenUploads};
+use crate::upload::Uploader;
 use crate::xml::Begun;
 
 /// Keys whose uploads are listed by one run; the others stay for the next one. A run has at most four large files and a

@@ -61,3 +61,34 @@ fn a_slow_store_is_the_verdict() {
     let limit = run.report["summary"]["verdict"]["limit"].as_str().unwrap_or_default().to_owned();
     assert!(limit.contains("127.0.0.1"), "{limit}: {}", run.report["summary"]["verdict"]);
 }
+
+/// Begins uploads in parts; gives the keys of all that the store has.
+fn uploads(store: &servers::Server, keys: &[&str]) -> Vec<String> {
+    const SCRIPT: &str = r#"
+import boto3, sys
+client = boto3.client("s3", endpoint_url=sys.argv[1], region_name="us-east-1",
+                      aws_access_key_id="fullbore", aws_secret_access_key="only-for-tests")
+for key in sys.argv[2:]:
+    client.create_multipart_upload(Bucket="bucket", Key=key)
+for upload in client.list_multipart_uploads(Bucket="bucket").get("Uploads", []):
+    print(upload["Key"])
+"#;
+    let mut command = Command::new(servers::program("moto/bin/python"));
+    let done = command.args(["-c", SCRIPT, &store.url]).args(keys).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    String::from_utf8(done.stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn uploads_that_killed_runs_have_left_are_given_up_after_a_day() {
+    let (store, server) = (versitygw(), served(0));
+    let others = ["debian/.fullbore/old", "elsewhere/pool/old"];
+    uploads(&store, &[others[0], others[1], "debian/pool/old", "debian/dists/old"]);
+    let mut age = Command::new("find");
+    age.arg(store.directory.path()).args(["-path", "*/multipart/*", "-exec", "touch", "-d", "2 days ago", "{}", "+"]);
+    assert!(age.status().unwrap().success());
+    uploads(&store, &["debian/pool/new"]);
+    Bucket::at(&store.url).run(&server, &[]).exits(0);
+    assert_eq!(uploads(&store, &[]), [others[0], "debian/pool/new", others[1]]);
+    assert_eq!(contents(&data(&store)), *reference(0));
+}
