@@ -328,7 +328,13 @@ impl BucketMirror {
                     self.give_up_uploads().await;
                 }
             };
-            tokio::join!(self.state.head(STATE_PATH), content, self.state.list(&lists), self.tree.fetch(signed), uploads)
+            tokio::join!(
+                self.state.head(STATE_PATH),
+                content,
+                self.state.list(&lists),
+                self.tree.fetch(signed),
+                uploads
+            )
         });
         signed.map_err(|error| self.failed(&error))?;
         let now = now.map_err(|error| self.failed(&error))?;
