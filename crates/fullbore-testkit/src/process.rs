@@ -1,6 +1,7 @@
 //! Starting the program under test, and interrupting it.
 
 use std::ffi::OsStr;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -35,6 +36,31 @@ pub fn newer_sqv() -> PathBuf {
         program.display()
     );
     program
+}
+
+/// Copies a program, for everybody to run. `cp` does it: another thread that starts a process while this one has a file open
+/// for writing hands it on for a moment, and the kernel runs no such file ("Text file busy").
+///
+/// # Panics
+/// If it cannot be copied.
+pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
+    let copied = Command::new("cp").arg(from.as_ref()).arg(to.as_ref()).status().expect("cp");
+    assert!(copied.success(), "{} is not copied", from.as_ref().display());
+    let mode = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(to, mode).expect("the copy is ours");
+}
+
+/// Writes a script, for everybody to run; see [`copy_program`].
+///
+/// # Panics
+/// If it cannot be written.
+pub fn write_program(to: impl AsRef<Path>, text: &str) {
+    let to = to.as_ref();
+    let mut written = to.as_os_str().to_owned();
+    written.push(".written");
+    std::fs::write(&written, text).expect("a script");
+    copy_program(&written, to);
+    std::fs::remove_file(written).expect("it is there");
 }
 
 /// A command without the proxies and the settings (`FULLBORE_…`) of this process' environment.

@@ -99,7 +99,7 @@ pub enum Command {
     /// Refresh APT's indexes as `apt-get update` does
     #[command(long_about = update::LONG)]
     Update(Box<UpdateArgs>),
-    /// Verify an archive on disk or in a bucket, or files in a Tahoe-LAFS grid, and repair them
+    /// Verify an archive on disk or in a bucket, or files in a grid, and repair them
     #[command(long_about = check::LONG)]
     Check(Box<CheckArgs>),
     /// Apply, join, make and publish patches for APT's indexes

@@ -210,7 +210,7 @@ fn same_for_everybody(dir: &Path, name: &str, server: &Server, variant: &str, mo
     std::os::unix::fs::chown(&theirs, Some(NOBODY), Some(NOBODY)).unwrap();
     let (numbers, program) = (theirs.join("numbers"), theirs.join("fullbore"));
     fs::write(&numbers, "nobody:200000:65536\n").unwrap();
-    fs::copy(env!("CARGO_BIN_EXE_fullbore"), &program).unwrap();
+    fullbore_testkit::process::copy_program(env!("CARGO_BIN_EXE_fullbore"), &program);
     let key = theirs.join("key.gpg");
     fs::copy(&packages().key, &key).unwrap();
     let mut command = clean_command("unshare");

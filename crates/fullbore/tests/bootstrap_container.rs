@@ -176,7 +176,7 @@ fn a_root_is_made_in_an_ordinary_container() {
     let (dir, server) = (place(), packages().serve());
     // Where the container sees it, whatever is mounted elsewhere.
     let program = dir.path().join("fullbore");
-    fs::copy(env!("CARGO_BIN_EXE_fullbore"), &program).unwrap();
+    fullbore_testkit::process::copy_program(env!("CARGO_BIN_EXE_fullbore"), &program);
     let key = dir.path().join("key.gpg");
     fs::copy(&packages().key, &key).unwrap();
     let (ours, theirs) = (dir.path().join("ours"), dir.path().join("theirs"));
@@ -202,7 +202,7 @@ fn a_root_is_made_in_an_ordinary_container() {
 fn an_archive_is_the_same_in_an_ordinary_container() {
     let (dir, server) = (place(), packages().serve());
     let program = dir.path().join("fullbore");
-    fs::copy(env!("CARGO_BIN_EXE_fullbore"), &program).unwrap();
+    fullbore_testkit::process::copy_program(env!("CARGO_BIN_EXE_fullbore"), &program);
     let key = dir.path().join("key.gpg");
     fs::copy(&packages().key, &key).unwrap();
     let epoch = "SOURCE_DATE_EPOCH=1700000000";

@@ -10,7 +10,6 @@ mod harness {
 
 use std::fs;
 use std::io::Write as _;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -24,8 +23,7 @@ use harness::packages::{packages, well};
 fn program(directory: &Path, name: &str, text: &str) {
     fs::create_dir_all(directory).unwrap();
     let path = directory.join(name);
-    fs::write(&path, text).unwrap();
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    fullbore_testkit::process::write_program(path, text);
 }
 
 /// A package that has one file.

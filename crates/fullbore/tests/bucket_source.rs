@@ -230,8 +230,7 @@ fn credentials_that_end_are_renewed_within_a_run() {
         KEYS[1].1,
         made = made.display()
     );
-    fs::write(&program, script).unwrap();
-    Command::new("chmod").arg("755").arg(&program).status().unwrap();
+    fullbore_testkit::process::write_program(&program, &script);
     fs::create_dir_all(home.join(".aws")).unwrap();
     fs::write(home.join(".aws/config"), format!("[profile short]\ncredential_process = {}\n", program.display()))
         .unwrap();

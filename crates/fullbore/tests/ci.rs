@@ -412,8 +412,7 @@ fn whatever_is_wrong_the_job_continues_with_apts_own_methods() {
 /// The script where everybody may read it.
 fn shared_script(machine: &Machine) -> String {
     let path = machine.at("srv/apt-setup.sh");
-    fs::copy(repository("packaging/ci/apt-setup.sh"), &path).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    fullbore_testkit::process::copy_program(repository("packaging/ci/apt-setup.sh"), &path);
     machine.seen("srv/apt-setup.sh")
 }
 
@@ -554,8 +553,7 @@ mod long {
         for path in ["action.yml", "Cargo.toml", "packaging/ci/apt-setup.sh", "packaging/ci/action.js"] {
             fs::copy(repository(path), machine.at("srv/action").join(path)).unwrap();
         }
-        fs::copy(program(), machine.at("srv/fullbore")).unwrap();
-        fs::set_permissions(machine.at("srv/fullbore"), fs::Permissions::from_mode(0o755)).unwrap();
+        fullbore_testkit::process::copy_program(program(), machine.at("srv/fullbore"));
         (directory, machine)
     }
 

@@ -391,8 +391,7 @@ fn owners_are_mapped_by_their_names_and_with_numeric_ids_by_their_numbers() {
         "#!/bin/sh\nexport COMMAND=\"$2\"\nexec unshare --mount sh -c \"{}\"\n",
         as_end("far", "eval \\\"\\$COMMAND\\\"")
     );
-    fs::write(place.path("rsh"), rsh).unwrap();
-    fs::set_permissions(place.path("rsh"), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    fullbore_testkit::process::write_program(place.path("rsh"), &rsh);
     let program = env!("CARGO_BIN_EXE_fullbore");
     let copy = |arguments: &[&str]| {
         let mut command = std::process::Command::new("unshare");

@@ -313,7 +313,7 @@ fn modes(place: &Place, name: &str) -> [u32; 2] {
 fn linked_files_of_ours_that_we_cannot_read_are_separated() {
     let place = Place::new();
     let program = place.path("fullbore");
-    fs::copy(env!("CARGO_BIN_EXE_fullbore"), &program).unwrap();
+    fullbore_testkit::process::copy_program(env!("CARGO_BIN_EXE_fullbore"), &program);
     fs::set_permissions(place.path(""), fs::Permissions::from_mode(0o755)).unwrap();
     let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000);
     for (name, mode) in [("src/a", 0o644), ("src/b", 0o600), ("dst/a", 0o200)] {
@@ -338,7 +338,7 @@ fn linked_files_of_ours_that_we_cannot_read_are_separated() {
 fn a_read_only_destination_of_ours_is_copied_into() {
     let place = Place::new();
     let program = place.path("fullbore");
-    fs::copy(env!("CARGO_BIN_EXE_fullbore"), &program).unwrap();
+    fullbore_testkit::process::copy_program(env!("CARGO_BIN_EXE_fullbore"), &program);
     fs::set_permissions(place.path(""), fs::Permissions::from_mode(0o755)).unwrap();
     for (arguments, at, after) in [
         // The destination has the permissions of the source, or, if it is not part of the copy, its own.
@@ -391,7 +391,7 @@ fn a_read_only_destination_of_ours_is_copied_into() {
 fn directories_of_ours_that_let_nobody_write_are_deleted_as_with_rsync() {
     let place = Place::new();
     let program = place.path("fullbore");
-    fs::copy(env!("CARGO_BIN_EXE_fullbore"), &program).unwrap();
+    fullbore_testkit::process::copy_program(env!("CARGO_BIN_EXE_fullbore"), &program);
     fs::create_dir(place.path("src")).unwrap();
     write(&place.path("dst/gone/read-only/file"), "old");
     write(&place.path("dst/gone/closed/file"), "old");

@@ -5,7 +5,6 @@
 mod harness;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -37,8 +36,7 @@ fn source(place: &Place) -> String {
 /// A stand-in for ssh; it is given the host and a command.
 fn script(place: &Place, text: &str) -> String {
     let path = place.path("way");
-    fs::write(&path, format!("#!/bin/sh\ncd {}\n{text}\n", place.path("").display())).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    fullbore_testkit::process::write_program(&path, &format!("#!/bin/sh\ncd {}\n{text}\n", place.path("").display()));
     path.display().to_string()
 }
 
@@ -145,8 +143,7 @@ fn by_ssh_there_are_four_connections_and_what_opens_them_shows_nowhere() {
          tee \"said.$$\" | sh -c \"$2\" | tee \"heard.$$\"\n",
         place.path("").display()
     );
-    fs::write(&ssh, script).unwrap();
-    fs::set_permissions(&ssh, fs::Permissions::from_mode(0o755)).unwrap();
+    fullbore_testkit::process::write_program(&ssh, &script);
     let (ssh, there) = (ssh.display().to_string(), format!("host:{}", target.display()));
     let program = env!("CARGO_BIN_EXE_fullbore");
     // Too slow to end by itself. Both ends log all that there is; a pipe would be full of it.

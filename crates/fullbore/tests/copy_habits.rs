@@ -5,7 +5,7 @@
 mod harness;
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -25,8 +25,7 @@ fn ended(output: &Output, code: i32) -> String {
 /// A script that stands for ssh: it runs the last word here, as a shell there would.
 fn way(place: &Place, script: &str) -> String {
     let path = place.path("way");
-    fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    fullbore_testkit::process::write_program(&path, &format!("#!/bin/sh\n{script}\n"));
     path.display().to_string()
 }
 

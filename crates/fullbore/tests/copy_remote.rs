@@ -7,7 +7,6 @@ mod harness;
 mod lab;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -287,17 +286,15 @@ fn a_machine_of_another_processor_gets_no_program_of_ours() {
     let place = Place::new();
     let source = place.tree("src");
     fs::create_dir(place.path("bin")).unwrap();
-    fs::write(place.path("bin/uname"), "#!/bin/sh\ncase $1 in -s) echo Linux;; *) echo aarch64;; esac\n").unwrap();
+    fullbore_testkit::process::write_program(
+        place.path("bin/uname"),
+        "#!/bin/sh\ncase $1 in -s) echo Linux;; *) echo aarch64;; esac\n",
+    );
     let shell = format!("#!/bin/sh\nshift\nPATH={}:$PATH exec sh -c \"$*\"\n", place.path("bin").display());
-    fs::write(place.path("shell"), shell).unwrap();
-    for program in ["bin/uname", "shell"] {
-        fs::set_permissions(place.path(program), fs::Permissions::from_mode(0o755)).unwrap();
-    }
+    fullbore_testkit::process::write_program(place.path("shell"), &shell);
     // A program that stands alone, with one for the other processor beside it.
     let ours = place.path("bin/fullbore");
-    fs::hard_link(env!("CARGO_BIN_EXE_fullbore"), &ours)
-        .or_else(|_| fs::copy(env!("CARGO_BIN_EXE_fullbore"), &ours).map(drop))
-        .unwrap();
+    fullbore_testkit::process::copy_program(env!("CARGO_BIN_EXE_fullbore"), &ours);
     let copy = |send: &str| {
         let mut command = Command::new(&ours);
         command.args(["copy", send, "--ssh-only", "-e", place.path("shell").to_str().unwrap()]);

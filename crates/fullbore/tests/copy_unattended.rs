@@ -36,8 +36,7 @@ impl Slow {
             fs::write(place.path(&format!("src/{number}")), vec![number; 100_000]).unwrap();
         }
         // For a copy from another machine.
-        fs::write(place.path("way"), "#!/bin/sh\nexec $2\n").unwrap();
-        fs::set_permissions(place.path("way"), fs::Permissions::from_mode(0o755)).unwrap();
+        fullbore_testkit::process::write_program(place.path("way"), "#!/bin/sh\nexec $2\n");
         let mut command = Command::new(env!("CARGO_BIN_EXE_fullbore"));
         let source =
             if host.is_empty() { "src/".to_owned() } else { format!("{host}{}/", place.path("src").display()) };

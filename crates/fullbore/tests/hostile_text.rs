@@ -11,7 +11,6 @@ mod harness;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpListener;
-use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Output, Stdio};
 
 use copy_harness::{Place, said};
@@ -214,8 +213,8 @@ fn stderr_of_ssh_and_of_the_far_machine_is_escaped() {
     fs::create_dir(place.path("src")).unwrap();
     let path = place.path("way");
     fs::write(place.path("words"), HOSTILE).unwrap();
-    fs::write(&path, format!("#!/bin/sh\ncat {} >&2; exit 255\n", place.path("words").display())).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    let script = format!("#!/bin/sh\ncat {} >&2; exit 255\n", place.path("words").display());
+    fullbore_testkit::process::write_program(&path, &script);
     for command in ["copy", "probe"] {
         let output = fullbore(&place, &[command, "-e", path.to_str().unwrap(), "src/", "host:dst"]);
         assert_eq!(output.status.code(), Some(3), "{}", said(&output));

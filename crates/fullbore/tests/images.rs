@@ -16,7 +16,6 @@ mod harness {
 mod store;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::time::{Duration, Instant};
@@ -236,8 +235,7 @@ fn the_static_program_works_in_an_empty_root() {
     let directory = place();
     let root = directory.path().join("root");
     fs::create_dir(&root).unwrap();
-    fs::copy(static_program(), root.join("fullbore")).unwrap();
-    fs::set_permissions(root.join("fullbore"), fs::Permissions::from_mode(0o755)).unwrap();
+    fullbore_testkit::process::copy_program(static_program(), root.join("fullbore"));
     let store = store::Store::start(|_| store::Fault::None);
     let run = |words: &[&str]| {
         let mut command = clean_command("timeout");

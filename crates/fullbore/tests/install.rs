@@ -245,7 +245,7 @@ fn the_root_that_we_are_in() {
     let pair = Pair::new(&server, LOCAL);
     let root = pair.ours();
     let program = root.join("usr/local/bin/fullbore");
-    fs::copy(env!("CARGO_BIN_EXE_fullbore"), &program).unwrap();
+    fullbore_testkit::process::copy_program(env!("CARGO_BIN_EXE_fullbore"), &program);
     fs::create_dir(root.join("tmp/here")).unwrap();
     let local = archive.add("local", "1", "", "mkdir -p usr/share/local; echo 1 >usr/share/local/x");
     for root in [pair.ours(), pair.theirs()] {

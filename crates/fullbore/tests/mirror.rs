@@ -728,15 +728,13 @@ fn a_snapshot_stays() {
 /// Mostly nothing has changed, and then this is all there is to do.
 #[test]
 fn signatures_that_lie_here_are_checked_while_the_answer_is_on_its_way() {
-    use std::os::unix::fs::PermissionsExt as _;
     let (mirror, server) = mirrored();
     server.add_fault(FaultRule::always(PathMatch::Suffix("/InRelease".into()), Fault::Hang));
     let programs = tempfile::tempdir().unwrap();
     let (gpgv, log) = (programs.path().join("gpgv"), programs.path().join("log"));
     let path = std::env::var("PATH").unwrap();
     let script = format!("#!/bin/sh\necho run >> {}\nPATH='{path}' exec gpgv \"$@\"\n", log.display());
-    std::fs::write(&gpgv, script).unwrap();
-    std::fs::set_permissions(&gpgv, std::fs::Permissions::from_mode(0o755)).unwrap();
+    fullbore_testkit::process::write_program(&gpgv, &script);
     let mut command = mirror.command(&[&server], &[]);
     command.env("PATH", format!("{}:{path}", programs.path().display()));
     let runs = || std::fs::read_to_string(&log).map_or(0, |log| log.lines().count());

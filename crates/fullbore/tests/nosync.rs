@@ -625,7 +625,7 @@ fn setuid_programs_keep_their_rights_where_root_runs_the_command() {
 
     // Who is not root gets the filter for the price of those rights, and is told.
     let program = dir.path().join("fullbore");
-    fs::copy(env!("CARGO_BIN_EXE_fullbore"), &program).unwrap();
+    fullbore_testkit::process::copy_program(env!("CARGO_BIN_EXE_fullbore"), &program);
     let output = Command::new(nobody[0])
         .args(&nobody[1..])
         .arg(&program)

@@ -6,12 +6,12 @@
 mod harness;
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use fullbore_testkit::archive::Archive;
-use fullbore_testkit::process::{clean_command, newer_sqv};
+use fullbore_testkit::process::{clean_command, newer_sqv, write_program};
 use fullbore_testkit::server::Server;
 use harness::apt::{Apt, FULLBORE, passable};
 use harness::{Mirror, Ran, common, need, own_archive, signer, stranger};
@@ -47,8 +47,7 @@ impl Programs {
     /// With a script in place of a program.
     fn and_script(self, name: &str, script: &str) -> Programs {
         let file = self.directory.path().join(name);
-        fs::write(&file, format!("#!/bin/sh\n{script}\n")).unwrap();
-        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+        write_program(&file, &format!("#!/bin/sh\n{script}\n"));
         self
     }
 

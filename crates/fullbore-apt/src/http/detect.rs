@@ -37,7 +37,6 @@ pub(super) fn proxy(settings: &Settings, url: &Url) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
 
     use super::*;
     use crate::acquire::{Configuration, MethodName};
@@ -47,8 +46,8 @@ mod tests {
     fn the_program_is_asked_with_the_address() {
         let directory = tempfile::tempdir().unwrap();
         let program = directory.path().join("detect");
-        std::fs::write(&program, "#!/bin/sh\ncase $1 in http://a/*) echo \" http://proxy:1 \";; esac\n").unwrap();
-        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let script = "#!/bin/sh\ncase $1 in http://a/*) echo \" http://proxy:1 \";; esac\n";
+        fullbore_testkit::process::write_program(&program, script);
         let mut configuration = Configuration::new();
         configuration.set("Acquire::http::Proxy-Auto-Detect", &program.display().to_string());
         let settings = Settings::read(MethodName::new("http"), configuration, Environment::default());

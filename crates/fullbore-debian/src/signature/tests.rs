@@ -2,11 +2,11 @@
 //! verifier.
 
 use std::fs::{self, DirBuilder};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use fullbore_testkit::process::newer_sqv;
+use fullbore_testkit::process::{newer_sqv, write_program};
 
 use super::*;
 
@@ -92,8 +92,7 @@ impl Lab {
     /// A shell script in place of the verifier.
     fn script(&self, name: &str, text: &str) -> Program {
         let path = self.path(name);
-        fs::write(&path, format!("#!/bin/sh\n{text}\n")).expect("script");
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("script");
+        write_program(&path, &format!("#!/bin/sh\n{text}\n"));
         self.program_at(path)
     }
 

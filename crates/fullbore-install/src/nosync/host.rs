@@ -52,15 +52,11 @@ mod tests {
 
     #[test]
     fn a_policy_denies_by_its_status() {
-        use std::os::unix::fs::PermissionsExt as _;
         let dir = tempfile::tempdir().unwrap();
         let policy = dir.path().join("policy-rc.d");
         assert!(!starts_are_denied(&policy));
         for (status, denied) in [(101, true), (0, false), (104, false)] {
-            let new = dir.path().join("new");
-            fs::write(&new, format!("#!/bin/sh\nexit {status}\n")).unwrap();
-            fs::set_permissions(&new, fs::Permissions::from_mode(0o755)).unwrap();
-            fs::rename(&new, &policy).unwrap();
+            fullbore_testkit::process::write_program(&policy, &format!("#!/bin/sh\nexit {status}\n"));
             assert_eq!(starts_are_denied(&policy), denied);
         }
     }

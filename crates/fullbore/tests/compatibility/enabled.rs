@@ -1,7 +1,6 @@
 //! What `fullbore apt enable` wrote.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -25,9 +24,8 @@ fn upgraded(snippet: &str) -> TempDir {
     fs::write(root.path().join("etc/apt/apt.conf.d/50other"), "Acquire::Retries \"3\";\n").unwrap();
     let program = root.path().join("usr/bin/fullbore");
     if fs::hard_link(FULLBORE, &program).is_err() {
-        fs::copy(FULLBORE, &program).unwrap();
+        fullbore_testkit::process::copy_program(FULLBORE, &program);
     }
-    fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
     fs::copy(fixture(snippet), root.path().join(SNIPPET)).unwrap();
     root
 }

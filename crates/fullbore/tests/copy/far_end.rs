@@ -4,11 +4,10 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader, BufWriter, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Output, Stdio};
 
 use fullbore_copy::wire::{Decoder, Message, encode};
-use fullbore_testkit::process::clean_command;
+use fullbore_testkit::process::{clean_command, write_program};
 
 use crate::copy_harness::Place;
 
@@ -16,8 +15,7 @@ use crate::copy_harness::Place;
 fn way(place: &Place, port: u16) -> String {
     let path = place.path("way");
     let script = format!("exec 3<>/dev/tcp/127.0.0.1/{port}; exec 4<&0; cat <&4 >&3 & exec cat <&3");
-    fs::write(&path, format!("#!/bin/bash\n{script}\n")).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(&path, &format!("#!/bin/bash\n{script}\n"));
     path.display().to_string()
 }
 

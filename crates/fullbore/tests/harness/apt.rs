@@ -196,7 +196,6 @@ pub fn program(directory: &Path, name: &str) -> PathBuf {
 /// A program in the shell.
 pub fn script(directory: &Path, name: &str, text: &str) -> PathBuf {
     let path = directory.join(name);
-    std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
-    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+    fullbore_testkit::process::write_program(&path, &format!("#!/bin/sh\n{text}\n"));
     path
 }
