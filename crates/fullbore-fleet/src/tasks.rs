@@ -7,16 +7,16 @@
 use crate::message::{Item, Kind, MESSAGE_BYTES_MAX, TAG_BYTES_MAX, Task};
 use crate::names::RunId;
 
-/// Largest sum of a pack, and the size above which a file is a task of its own. With 8 MB, a queue of 9000 tasks per
+/// Largest sum of a pack. With 8 MB, a queue of 9000 tasks per
 /// second (measured with one publisher) feeds a fleet of 72 GB/s.
 pub const PACK_BYTES_MAX: u64 = 8_000_000;
 
 /// Least limit of a pack, at the end of a run: a worker with 100 Mbit/s needs a tenth of a second for it.
 pub const PACK_BYTES_MIN: u64 = 1_000_000;
 
-/// A pack has at most this part of the bytes that are left. Of 600 MB in equal packs of 8 MB by four workers with 100 Mbit/s,
+/// A pack has at most one 64th of the bytes that are left. Of 600 MB in equal packs of 8 MB by four workers with 100 Mbit/s,
 /// the last worker ended one second of 19 after the mean.
-const REST_PACKS: u64 = 64;
+const PACKS_LEFT_MIN: u64 = 64;
 
 /// Most files of a pack. A lost worker repeats a pack, and 64 requests take about a second.
 pub const PACK_FILES_MAX: usize = 64;
@@ -65,7 +65,7 @@ pub fn pack_of(kind: Kind, run: &RunId, round: u32, mut items: Vec<Item>) -> Vec
         let size = item.size;
         // A quote or backslash takes two bytes.
         let written = 2 * item.path.len() + ITEM_BYTES;
-        let most_bytes = (rest_bytes / REST_PACKS).clamp(PACK_BYTES_MIN, PACK_BYTES_MAX);
+        let most_bytes = (rest_bytes / PACKS_LEFT_MIN).clamp(PACK_BYTES_MIN, PACK_BYTES_MAX);
         let is_full = pack.len() == PACK_FILES_MAX
             || pack_bytes + size > most_bytes
             || message_bytes + written > MESSAGE_BYTES_MAX;
@@ -124,7 +124,7 @@ mod tests {
         assert!(sizes.is_sorted_by(|a, b| a >= b), "{sizes:?}");
         let mut rest: u64 = sizes.iter().sum();
         for size in sizes {
-            assert!(size <= (rest / REST_PACKS).max(PACK_BYTES_MIN), "{size} of {rest}");
+            assert!(size <= (rest / PACKS_LEFT_MIN).max(PACK_BYTES_MIN), "{size} of {rest}");
             rest -= size;
         }
     }

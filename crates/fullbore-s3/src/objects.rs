@@ -4,6 +4,7 @@
 //! that a later run knows it even where the store keeps no checksums.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -17,6 +18,7 @@ use tokio::sync::watch;
 
 use crate::bucket::{self, BucketSettings};
 use crate::client::{CHECKSUM_FIELD, Call, CallError, Client, etag};
+use crate::credentials::unix_now;
 use crate::dialect::Feature;
 use crate::key::encode_path;
 use crate::listing::{self, More};
@@ -279,14 +281,15 @@ impl Objects {
         Ok(())
     }
 
-    /// Gives up the uploads in parts below a path that were begun before this time of the store, Unix seconds: killed runs
-    /// have left them. Gives their number.
+    /// Aborts the open uploads in parts below a path that are older than this by the store's clock, and returns their number.
     ///
     /// # Errors
     /// [`CallError`]; not every store can list uploads, or lets everybody.
-    pub async fn give_up_uploads(&self, below: &str, begun_before_s: i64) -> Result<usize, CallError> {
+    pub async fn abort_uploads(&self, below: &str, age: Duration) -> Result<usize, CallError> {
         let open = open_uploads::list_below(&self.client, &self.key(below)).await?;
-        let is_old = |upload: &Begun| upload.initiated_s.is_some_and(|begun| begun < begun_before_s);
+        let now = unix_now() + open.clock_offset_s.unwrap_or_default();
+        let age_s = i64::try_from(age.as_secs()).unwrap_or(i64::MAX);
+        let is_old = |upload: &Begun| upload.initiated_s.is_some_and(|begun| now.saturating_sub(begun) > age_s);
         let mut count = 0;
         for upload in open.uploads.into_iter().filter(is_old) {
             let aborted = open_uploads::abort(&self.client, &upload.key, &upload.upload_id).await?;

@@ -12,7 +12,7 @@ use super::xml::{self, Begun};
 /// Pages that are read, of a thousand uploads each: those of a key come before those of longer ones.
 const PAGES_MAX: usize = 10;
 
-/// Time for giving an upload up.
+/// Time for the abort of an upload.
 pub(crate) const ABORT_LIMIT: Duration = Duration::from_secs(15);
 
 /// What a store has.
@@ -26,7 +26,7 @@ pub struct OpenUploads {
     pub clock_offset_s: Option<i64>,
 }
 
-/// When an upload in parts was given up.
+/// When an upload in parts was aborted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Aborted {
     /// By this request, unless the store says so of every one.
@@ -45,7 +45,7 @@ pub async fn list(client: &Client, key: &str) -> Result<OpenUploads, CallError> 
     Ok(open)
 }
 
-/// Lists the open uploads of all keys that begin so.
+/// Lists the open uploads of all keys with this prefix.
 ///
 /// # Errors
 /// As of [`list`].
@@ -79,7 +79,7 @@ pub async fn list_below(client: &Client, prefix: &str) -> Result<OpenUploads, Ca
     Ok(open)
 }
 
-/// Gives up an upload in parts, also after a stop.
+/// Aborts an upload in parts, also after a stop.
 ///
 /// # Errors
 /// When it may still be there.

@@ -52,9 +52,12 @@ use crate::settings::{MirrorStore, StateStore};
 use state_files::StateFiles;
 use tree::StoreTree;
 
-/// Age of uploads in parts from which they are given up. A guess: no worker of another run, which holds no lock, takes so long
-/// for a file.
-const UPLOAD_AGE_MAX_S: i64 = 86_400;
+/// Age from which an open upload in parts counts as that of a killed run. A guess: a worker, which has no lock, uploads no
+/// file for a day.
+const UPLOAD_AGE_MAX: Duration = Duration::from_secs(86_400);
+
+/// Time for the abort of such uploads. Planning waits for it.
+const UPLOADS_LIMIT: Duration = Duration::from_secs(3);
 
 /// The lock.
 const LOCK_PATH: &str = ".fullbore/lock";
@@ -325,7 +328,7 @@ impl BucketMirror {
             };
             let uploads = async {
                 if ends_killed {
-                    self.give_up_uploads().await;
+                    self.abort_old_uploads().await;
                 }
             };
             tokio::join!(
@@ -360,15 +363,18 @@ impl BucketMirror {
         Ok(())
     }
 
-    /// Gives up uploads in parts that killed runs have left. The store may charge for them, but nothing else depends on it.
-    async fn give_up_uploads(&self) {
-        let before = self.opened_at() - UPLOAD_AGE_MAX_S;
-        let below = |path| self.objects.give_up_uploads(path, before);
-        let (pool, dists) = tokio::join!(below("pool/"), below("dists/"));
-        match pool.and_then(|pool| dists.map(|dists| pool + dists)) {
-            Ok(0) => {}
-            Ok(count) => tracing::info!("{} of killed runs given up", several(count as u64, "upload", "uploads")),
-            Err(error) => tracing::info!(%error, "uploads of killed runs may be left"),
+    /// Aborts uploads in parts that killed runs have left: the store may charge for them. The run itself does not need it.
+    async fn abort_old_uploads(&self) {
+        let below = |path| self.objects.abort_uploads(path, UPLOAD_AGE_MAX);
+        let both = async { tokio::try_join!(below("pool/"), below("dists/")) };
+        match tokio::time::timeout(UPLOADS_LIMIT, both).await {
+            Ok(Ok((0, 0))) => {}
+            Ok(Ok((pool, dists))) => {
+                let count = several((pool + dists) as u64, "upload", "uploads");
+                tracing::info!("{count} of killed runs aborted");
+            }
+            Ok(Err(error)) => tracing::info!(%error, "cannot abort uploads of killed runs"),
+            Err(_) => tracing::info!("cannot abort uploads of killed runs: no answer within 3 s"),
         }
     }
 

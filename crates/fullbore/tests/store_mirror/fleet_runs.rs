@@ -9,6 +9,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;
 
 use fullbore_testkit::process::clean_command;
+use fullbore_testkit::server::{Fault, FaultRule, PathMatch};
 
 /// A line to a server, which can be cut.
 struct Line {
@@ -95,17 +96,16 @@ fn a_run_that_fails_on_a_worker_is_begun_again_after_a_pause() {
 #[test]
 fn the_status_of_a_queue_is_told_in_json_as_in_words() {
     let (store, server, nats) = (versitygw(), served(0), Nats::start(""));
-    server.change(|behaviour| behaviour.delay = Duration::from_millis(150));
+    // The run does not end before its status is asked for.
+    let late = Fault::Delay(Duration::from_secs(2));
+    server.add_fault(FaultRule::always(PathMatch::Prefix("/pool/".into()), late));
     let bucket = Bucket::at(&store.url);
-    let _worker = bucket.worker_of(&nats.url(), &[]);
+    let serving = bucket.worker_of(&nats.url(), &[]);
     let mut planner = Worker::start(bucket.planner_of(&[&server], &nats.url(), &["--no-local"]));
-    wait_for("nothing is stored", || stored(&store) > 0);
-    // The run does not end meanwhile.
-    server.change(|behaviour| behaviour.delay = Duration::from_secs(5));
+    wait_for("the worker has no run", || serving.said().contains("stores at"));
     let mut command = clean_command(env!("CARGO_BIN_EXE_fullbore"));
     let output = command.args(["work", &nats.url(), "--status", "--json"]).output().unwrap();
     let words = status(&nats.url());
-    server.change(|behaviour| behaviour.delay = Duration::ZERO);
     let events = servers::schema::events("work --status", &String::from_utf8_lossy(&output.stdout));
     let names: Vec<&str> = events.iter().map(|event| event["event"].as_str().unwrap()).collect();
     assert_eq!((output.status.code(), names), (Some(0), vec!["started", "queue", "summary"]));

@@ -219,7 +219,7 @@ impl Bench {
         *self.direct.over.borrow() || *self.asking.over.borrow()
     }
 
-    /// A slow link may take minutes for one request.
+    /// Bytes that have gone to the store, those of unanswered requests too: a slow link may take minutes for one.
     fn moved_bytes(&self) -> u64 {
         self.direct.client.reading().acknowledged_bytes
     }
