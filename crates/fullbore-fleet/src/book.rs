@@ -61,12 +61,23 @@ pub struct Begun {
     pub asks_store: bool,
 }
 
+/// How far a file is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    /// Bytes of it are still to come.
+    Incomplete,
+    /// It is complete, and not stored.
+    Fetched,
+    /// It is stored, or has failed.
+    Ended,
+}
+
 struct Entry {
     task: Task,
     delivery: Delivery,
     deliveries: u32,
-    /// Files that are neither stored nor failed.
-    open: Vec<bool>,
+    /// How far each of its files is.
+    progress: Vec<Progress>,
     has_failed: bool,
     /// A file of it is on no mirror.
     is_lost: bool,
@@ -94,9 +105,14 @@ impl Entry {
         Step::GiveBack(self.delivery, delay)
     }
 
-    fn open_bytes(&self) -> u64 {
-        let items = self.task.items.iter().zip(&self.open);
-        items.filter(|(_, is_open)| **is_open).map(|(item, _)| self.task.bytes_of(item)).sum()
+    fn is_incomplete(&self) -> bool {
+        self.progress.contains(&Progress::Incomplete)
+    }
+
+    /// Bytes of the files that are so far.
+    fn bytes(&self, progress: Progress) -> u64 {
+        let items = self.task.items.iter().zip(&self.progress);
+        items.filter(|(_, of_item)| **of_item == progress).map(|(item, _)| self.task.bytes_of(item)).sum()
     }
 }
 
@@ -178,12 +194,12 @@ impl Book {
         self.next += 1;
         let Task { kind, items, replaces, .. } = task.clone();
         let begun = Begun { number, kind, items, replaces, asks_store };
-        let open = vec![true; task.items.len()];
+        let progress = vec![Progress::Incomplete; task.items.len()];
         let entry = Entry {
             task,
             delivery,
             deliveries,
-            open,
+            progress,
             has_failed: false,
             is_lost: false,
             moved: now,
@@ -211,6 +227,14 @@ impl Book {
     pub fn any_moved(&mut self, now: Duration) {
         self.moved = now;
         self.entries.values_mut().for_each(|entry| (entry.moved, entry.is_begun) = (now, true));
+    }
+
+    /// A file of a task is complete, and on its way to the store.
+    pub fn fetched(&mut self, number: TaskNumber, item: usize) {
+        let progress = self.entries.get_mut(&number).and_then(|entry| entry.progress.get_mut(item));
+        if let Some(progress) = progress.filter(|progress| **progress == Progress::Incomplete) {
+            *progress = Progress::Fetched;
+        }
     }
 
     /// The store has confirmed a file of a task, or had it already.
@@ -248,10 +272,10 @@ impl Book {
     /// Counts a file as stored or failed; after the last one, the task ends.
     fn close(&mut self, now: Duration, number: TaskNumber, item: usize) -> Vec<Step> {
         let Some(entry) = self.entries.get_mut(&number) else { return Vec::new() };
-        if let Some(open) = entry.open.get_mut(item) {
-            *open = false;
+        if let Some(progress) = entry.progress.get_mut(item) {
+            *progress = Progress::Ended;
         }
-        if entry.open.contains(&true) {
+        if entry.progress.iter().any(|progress| *progress != Progress::Ended) {
             return Vec::new();
         }
         let Some(entry) = self.entries.remove(&number) else { return Vec::new() };
@@ -293,7 +317,8 @@ impl Book {
         let mut steps = Vec::new();
         for entry in std::mem::take(&mut self.entries).into_values().filter(|entry| !entry.has_lapsed(now)) {
             let is_final = entry.is_given_up();
-            let open = entry.task.items.iter().zip(&entry.open).filter(|(_, is_open)| **is_open);
+            let items = entry.task.items.iter().zip(&entry.progress);
+            let open = items.filter(|(_, progress)| **progress != Progress::Ended);
             // The planner needs each path of a task that is given up; otherwise one tells it enough.
             let reported = if is_final { usize::MAX } else { 1 };
             for (item, _) in open.take(reported) {
@@ -312,9 +337,13 @@ impl Book {
 
     /// What the worker holds; the caller adds its rate.
     pub fn load(&self) -> Load {
+        let bytes = |progress| self.entries.values().map(|entry| entry.bytes(progress)).sum();
         Load {
             tasks: self.entries.len(),
-            bytes: self.entries.values().map(Entry::open_bytes).sum(),
+            incomplete_tasks: self.entries.values().filter(|entry| entry.is_incomplete()).count(),
+            incomplete_bytes: bytes(Progress::Incomplete),
+            fetched_bytes: bytes(Progress::Fetched),
+            largest_bytes: self.entries.values().map(|entry| entry.task.bytes()).max().unwrap_or_default(),
             xl_tasks: self.entries.values().filter(|entry| entry.task.class() == Class::Xl).count(),
             ..Load::default()
         }
@@ -362,10 +391,15 @@ mod tests {
         let mut book = book();
         let begun = begin(&mut book, SECOND, held(&task(1, 2), 1, "a"));
         assert!(!begun.asks_store);
-        assert_eq!(book.load(), Load { tasks: 1, bytes: 2_000, ..Load::default() });
+        let of_tasks = Load { tasks: 1, incomplete_tasks: 1, ..Load::default() };
+        let load = Load { incomplete_bytes: 2_000, largest_bytes: 2_000, ..of_tasks };
+        assert_eq!(book.load(), load);
+        book.fetched(begun.number, 1);
+        assert_eq!(book.load(), Load { incomplete_bytes: 1_000, fetched_bytes: 1_000, ..load });
         assert_eq!(book.stored(SECOND, begun.number, 1), []);
         assert_eq!(book.stored(SECOND, begun.number, 1), [], "the same file again");
-        assert_eq!(book.load().bytes, 1_000);
+        book.fetched(begun.number, 1);
+        assert_eq!(book.load(), Load { incomplete_bytes: 1_000, ..load });
         assert_eq!(book.stored(SECOND, begun.number, 0), [Step::Acknowledge(delivery("a"))]);
         assert_eq!(book.load(), Load::default());
         assert_eq!(book.stored(SECOND, begun.number, 0), []);

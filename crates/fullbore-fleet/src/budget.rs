@@ -20,9 +20,14 @@ pub const LEASE_TTL: Duration = Duration::from_secs(30);
 /// Time between two renewals: two may be lost.
 const RENEW_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Time between two looks at all leases: while a slot may be had, and otherwise.
+/// Time between two looks at all leases: at first, when other workers of the run come, too; while a slot may be had; and
+/// otherwise.
+const LOOK_INTERVAL_AT_FIRST: Duration = Duration::from_secs(1);
 const LOOK_INTERVAL_HUNGRY: Duration = Duration::from_secs(2);
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
+
+/// How long "at first" lasts.
+const AT_FIRST: Duration = Duration::from_secs(10);
 
 /// Time for which a slot must have been free before a worker takes it beyond its share. A hungry worker looks as often.
 const FREE_MIN: Duration = Duration::from_secs(2);
@@ -137,7 +142,11 @@ impl Slots {
     pub fn tick(&mut self, now: Duration, activity: Activity) -> Vec<Step> {
         let mut steps = Vec::new();
         let wants = activity != Activity::Nothing;
-        let interval = if wants && self.is_hungry() { LOOK_INTERVAL_HUNGRY } else { LOOK_INTERVAL };
+        let interval = match wants {
+            true if now < AT_FIRST => LOOK_INTERVAL_AT_FIRST,
+            true if self.is_hungry() => LOOK_INTERVAL_HUNGRY,
+            _ => LOOK_INTERVAL,
+        };
         if self.looked.is_none_or(|looked| now.saturating_sub(looked) >= interval) {
             self.looked = Some(now);
             steps.push(Step::Look);
@@ -182,10 +191,10 @@ impl Slots {
                     && shares.is_scarce
                     && held > shares.least
                     && now.saturating_sub(slot.since) >= HOLD_MAX;
-                if now.saturating_sub(slot.asked) < RENEW_INTERVAL && !is_passed_on {
+                let is_surplus = shares.is_scarce && (held > shares.most || of_host > most_of_host);
+                if now.saturating_sub(slot.asked) < RENEW_INTERVAL && !is_passed_on && !is_surplus {
                     return true;
                 }
-                let is_surplus = shares.is_scarce && (held > shares.most || of_host > most_of_host);
                 let wants = activity != Activity::Nothing;
                 let (host, number, revision) = (name.clone(), slot.number, slot.revision);
                 if wants && !is_surplus && !is_passed_on {

@@ -1,8 +1,8 @@
 //! How many tasks a worker asks for.
 //!
 //! A fixed number would let a worker hold the eight largest files of an archive while others are idle: in the
-//! simulation, 20 workers then take 1.8 times the ideal time. So a worker holds three seconds of work at its own rate,
-//! and one very large file.
+//! simulation, 20 workers then take 1.8 times the ideal time. So a worker has three seconds of its work to fetch, as much
+//! again on the way to the store, and one very large file.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,25 +13,34 @@ const AHEAD: Duration = Duration::from_secs(3);
 /// Tasks that a worker holds at least, so that the next one is there when one ends.
 const TASKS_MIN: usize = 2;
 
-/// Tasks that a worker holds at most.
-const TASKS_MAX: usize = 8;
+/// Tasks that a worker holds at most: three seconds of 100 Mbit/s in packs of 1 MB.
+const TASKS_MAX: usize = 32;
 
 /// Tasks of the class `xl` that a worker holds at most.
 const XL_TASKS_MAX: usize = 1;
 
-/// Largest task of the other class, which the next one may be: see [`XL_BYTES_MIN`](crate::tasks::XL_BYTES_MIN).
+/// Largest task of the other class, which the first one may be: see [`XL_BYTES_MIN`](crate::tasks::XL_BYTES_MIN).
 const TASK_BYTES: u64 = crate::tasks::XL_BYTES_MIN;
 
 /// Time over which a rate is measured: some tasks of a slow worker.
 const RATE_WINDOW: Duration = Duration::from_secs(10);
+
+/// Least time for which the first bytes count: the first file may be small.
+const RATE_TIME_MIN: Duration = Duration::from_secs(1);
 
 /// What a worker holds, and whether it may pull.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Load {
     /// Tasks that it holds.
     pub tasks: usize,
-    /// Their bytes that are not yet stored.
-    pub bytes: u64,
+    /// Those of them of which a file is not complete yet.
+    pub incomplete_tasks: usize,
+    /// Bytes of their files that are not complete yet. A worker that only sends has all of its bytes here.
+    pub incomplete_bytes: u64,
+    /// Bytes of their files that are complete, and not stored yet.
+    pub fetched_bytes: u64,
+    /// Size of the largest of them; 0 without one.
+    pub largest_bytes: u64,
     /// Tasks of the class `xl` among them.
     pub xl_tasks: usize,
     /// Bytes that the worker stores per second; 0 if it is not known yet.
@@ -57,17 +66,27 @@ pub struct Demand {
 /// // A new worker does not know its rate.
 /// assert_eq!(demand(&Load::default()), Demand { xl_tasks: 1, tasks: 2 });
 /// // One at 1 Gbit/s holds up to 375 MB.
-/// let load = Load { tasks: 1, bytes: 200_000_000, xl_tasks: 1, rate_bytes_per_s: 125_000_000, is_paused: false };
-/// assert_eq!(demand(&load), Demand { xl_tasks: 0, tasks: 3 });
+/// let (tasks, rate_bytes_per_s, largest_bytes) = (25, 125_000_000, 8_000_000);
+/// let load = Load { tasks, incomplete_bytes: 200_000_000, largest_bytes, rate_bytes_per_s, ..Load::default() };
+/// assert_eq!(demand(&load), Demand { xl_tasks: 1, tasks: 7 });
+/// // Its link from the mirrors is not to be idle while it sends all of that to the store.
+/// let load = Load { incomplete_bytes: 0, fetched_bytes: 400_000_000, ..load };
+/// assert_eq!(demand(&load), Demand { xl_tasks: 1, tasks: 7 });
 /// ```
 pub fn demand(load: &Load) -> Demand {
     if load.is_paused || load.tasks >= TASKS_MAX {
         return Demand::default();
     }
     let ahead = load.rate_bytes_per_s.saturating_mul(AHEAD.as_secs());
-    let missing_bytes = ahead.saturating_sub(load.bytes);
-    let by_bytes = usize::try_from(missing_bytes.div_ceil(TASK_BYTES)).unwrap_or(TASKS_MAX);
-    let tasks = by_bytes.max(TASKS_MIN.saturating_sub(load.tasks)).min(TASKS_MAX - load.tasks);
+    let to_fetch = ahead.saturating_sub(load.incomplete_bytes);
+    let held_bytes = load.incomplete_bytes.saturating_add(load.fetched_bytes);
+    let missing_bytes = to_fetch.min(ahead.saturating_mul(2).saturating_sub(held_bytes));
+    // Tasks come largest first.
+    let next_bytes = if load.largest_bytes == 0 { TASK_BYTES } else { load.largest_bytes.min(TASK_BYTES) };
+    let by_bytes = usize::try_from(missing_bytes.div_ceil(next_bytes)).unwrap_or(TASKS_MAX);
+    // Before the first file is stored, nothing is known of the rate, but the link from the mirrors is not to be idle.
+    let counted = if load.rate_bytes_per_s == 0 { load.incomplete_tasks.max(load.tasks / 2) } else { load.tasks };
+    let tasks = by_bytes.max(TASKS_MIN.saturating_sub(counted)).min(TASKS_MAX - load.tasks);
     Demand { xl_tasks: XL_TASKS_MAX.saturating_sub(load.xl_tasks).min(tasks), tasks }
 }
 
@@ -92,9 +111,15 @@ impl RateMeter {
         self.bytes += bytes;
     }
 
-    /// Says that work begins, so that the time until the first bytes counts.
+    /// Says that the first bytes are on their way to the store, so that the time until they are stored counts. The time
+    /// until the first file is fetched does not.
     pub fn begin(&mut self, now: Duration) {
         self.began.get_or_insert(now);
+    }
+
+    /// Says that the worker has had nothing to do.
+    pub fn rested(&mut self) {
+        *self = RateMeter::default();
     }
 
     /// The rate.
@@ -105,11 +130,9 @@ impl RateMeter {
             self.stored.pop_front();
             self.bytes -= bytes;
         }
-        let since = self.began.map_or(Duration::ZERO, |began| now.saturating_sub(began)).min(RATE_WINDOW);
-        match since.as_millis() {
-            0 => 0,
-            elapsed_ms => u64::try_from(u128::from(self.bytes) * 1000 / elapsed_ms).unwrap_or(u64::MAX),
-        }
+        let since = self.began.map_or(Duration::ZERO, |began| now.saturating_sub(began));
+        let elapsed_ms = since.clamp(RATE_TIME_MIN, RATE_WINDOW).as_millis();
+        u64::try_from(u128::from(self.bytes) * 1000 / elapsed_ms).unwrap_or(u64::MAX)
     }
 }
 
@@ -118,19 +141,48 @@ mod tests {
     use super::*;
 
     fn load(tasks: usize, bytes: u64, rate_bytes_per_s: u64) -> Load {
-        Load { tasks, bytes, xl_tasks: 1, rate_bytes_per_s, is_paused: false }
+        let incomplete_tasks = tasks;
+        Load { tasks, incomplete_tasks, incomplete_bytes: bytes, xl_tasks: 1, rate_bytes_per_s, ..Load::default() }
     }
 
     #[test]
-    fn a_worker_holds_at_least_two_and_at_most_eight_tasks() {
+    fn a_worker_holds_at_least_two_tasks_and_at_most_32() {
         // 10 kB/s: three seconds are less than one task.
         assert_eq!(demand(&load(0, 0, 10_000)).tasks, 2);
         assert_eq!(demand(&load(1, 8_000_000, 10_000)).tasks, 1);
         assert_eq!(demand(&load(2, 16_000_000, 10_000)).tasks, 0);
         // 100 Gbit/s
-        assert_eq!(demand(&load(0, 0, 12_500_000_000)).tasks, 8);
-        assert_eq!(demand(&load(7, 56_000_000, 12_500_000_000)).tasks, 1);
-        assert_eq!(demand(&load(8, 64_000_000, 12_500_000_000)), Demand::default());
+        assert_eq!(demand(&load(0, 0, 12_500_000_000)).tasks, 32);
+        assert_eq!(demand(&load(31, 248_000_000, 12_500_000_000)).tasks, 1);
+        assert_eq!(demand(&load(32, 256_000_000, 12_500_000_000)), Demand::default());
+    }
+
+    #[test]
+    fn a_new_worker_fetches_its_third_task_while_it_sends_the_first() {
+        let held = |tasks, incomplete_tasks| Load { incomplete_tasks, ..load(tasks, 8_000_000, 0) };
+        assert_eq!(demand(&held(2, 2)).tasks, 0);
+        assert_eq!(demand(&held(2, 1)).tasks, 1);
+        assert_eq!(demand(&held(3, 1)).tasks, 1);
+        assert_eq!(demand(&held(4, 0)).tasks, 0, "nothing was stored yet");
+        assert_eq!(demand(&Load { rate_bytes_per_s: 1, ..held(2, 0) }).tasks, 0, "it is slow");
+    }
+
+    #[test]
+    fn a_worker_fetches_while_it_sends_and_does_not_fetch_more_than_it_can_send() {
+        let held = |incomplete_bytes, fetched_bytes| Load { fetched_bytes, ..load(3, incomplete_bytes, 10_000_000) };
+        assert_eq!(demand(&held(24_000_000, 0)).tasks, 1);
+        assert_eq!(demand(&held(0, 24_000_000)).tasks, 1);
+        assert_eq!(demand(&held(30_000_000, 0)).tasks, 0, "enough to fetch");
+        assert_eq!(demand(&held(0, 60_000_000)).tasks, 0, "enough to send");
+        assert_eq!(demand(&held(20_000_000, 40_000_000)).tasks, 0);
+    }
+
+    #[test]
+    fn a_worker_asks_for_several_small_tasks_at_once() {
+        let small = |largest_bytes| demand(&Load { largest_bytes, ..load(1, 1_000_000, 4_000_000) }).tasks;
+        assert_eq!(small(8_000_000), 2);
+        assert_eq!(small(1_000_000), 7);
+        assert_eq!(small(900_000_000), 1, "those after a very large one are smaller than that");
     }
 
     #[test]
@@ -162,5 +214,18 @@ mod tests {
         assert!((19_000_000..=23_000_000).contains(&slow), "{slow}");
         assert!(demand(&load(0, 0, slow)).tasks < demand(&load(0, 0, fast)).tasks);
         assert_eq!(meter.bytes_per_s(second * 100), 0);
+    }
+
+    #[test]
+    fn the_first_bytes_make_no_rate_of_a_moment_and_a_rest_counts_for_nothing() {
+        let (mut meter, second) = (RateMeter::default(), Duration::from_secs(1));
+        meter.begin(50 * second);
+        meter.count(50 * second, 1_000_000);
+        assert_eq!(meter.bytes_per_s(50 * second), 1_000_000);
+        assert_eq!(meter.bytes_per_s(54 * second), 250_000);
+        meter.rested();
+        meter.begin(90 * second);
+        meter.count(91 * second, 1_000_000);
+        assert_eq!(meter.bytes_per_s(92 * second), 500_000);
     }
 }

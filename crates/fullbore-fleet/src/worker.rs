@@ -42,6 +42,9 @@ const FAILED_PAUSE: Duration = Duration::from_secs(1);
 /// Pause while the queue has no such run: planners look at it every 250 ms.
 const MISSING_PAUSE: Duration = Duration::from_millis(250);
 
+/// Fewer acknowledged bytes may be questions to the store, which are no progress.
+const PROGRESS_BYTES: u64 = 64 << 10;
+
 /// What came of a request for tasks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Pulled {
@@ -81,8 +84,10 @@ pub struct WorkerQueue<Q> {
     next_pull: Instant,
     /// Files and bytes that this worker has stored.
     pub done: (u64, u64),
-    /// Bytes that this worker has sent to the store, for reports; see [`WorkerQueue::sent`].
+    /// Bytes that this worker has sent to the store, for reports, and those of the present session; see
+    /// [`WorkerQueue::sent`].
     sent_bytes: u64,
+    session_bytes: u64,
     /// Counts by mirror, for reports.
     pub hosts: Vec<HostCount>,
     /// Clocks, for reports.
@@ -114,6 +119,7 @@ impl<Q: Queue> WorkerQueue<Q> {
             next_pull: now,
             done: (0, 0),
             sent_bytes: 0,
+            session_bytes: 0,
             hosts: Vec::new(),
             clocks: ClockMs::new(),
         }
@@ -204,7 +210,9 @@ impl<Q: Queue> WorkerQueue<Q> {
             }
             Ok(held) => {
                 self.next_pull = at;
-                self.meter.begin(now);
+                if self.load().tasks == 0 {
+                    self.meter.rested();
+                }
                 Pulled::Tasks(held.into_iter().filter_map(|held| self.take(now, held)).collect())
             }
             Err(error) => {
@@ -259,10 +267,21 @@ impl<Q: Queue> WorkerQueue<Q> {
         self.book.moved(now, task);
     }
 
-    /// So many bytes have been sent to the store since the start, and it is not known of which tasks.
+    /// A task's file is complete, and on its way to the store.
+    pub fn fetched(&mut self, task: TaskNumber, item: usize) {
+        self.book.fetched(task, item);
+    }
+
+    /// So many bytes have been sent to the store in this session, and it is not known of which tasks.
     pub fn sent(&mut self, bytes: u64) {
-        if std::mem::replace(&mut self.sent_bytes, bytes) != bytes {
+        if bytes < self.session_bytes {
+            self.session_bytes = 0;
+        }
+        let more = bytes - self.session_bytes;
+        if more >= PROGRESS_BYTES {
+            (self.sent_bytes, self.session_bytes) = (self.sent_bytes + more, bytes);
             let now = self.now();
+            self.meter.begin(now);
             self.book.any_moved(now);
         }
     }
@@ -299,7 +318,7 @@ impl<Q: Queue> WorkerQueue<Q> {
         let load = self.book.load();
         let mut stat = Stat::new(self.name.clone());
         (stat.done, stat.sent_bytes) = (self.done, self.sent_bytes);
-        stat.held = (load.tasks as u64, load.bytes);
+        stat.held = (load.tasks as u64, load.incomplete_bytes + load.fetched_bytes);
         stat.hosts.clone_from(&self.hosts);
         stat.clocks.clone_from(&self.clocks);
         stat
@@ -453,6 +472,22 @@ mod tests {
             assert_eq!(queue.counts(&run()).await.unwrap(), Counts::default());
             let Some(Report::Stat(stat)) = reports.recv().await else { panic!("no report") };
             assert_eq!((stat.done, stat.sent_bytes, stat.held), ((2, 79_000_000), 80_000_000, (0, 0)));
+        });
+    }
+
+    #[test]
+    fn questions_to_the_store_are_no_progress_and_sessions_add_up() {
+        test(async {
+            let mut worker = worker(&queue(&[]).await);
+            let mut sent = |bytes| {
+                worker.sent(bytes);
+                worker.stat().sent_bytes
+            };
+            assert_eq!(sent(PROGRESS_BYTES - 1), 0);
+            assert_eq!(sent(PROGRESS_BYTES), PROGRESS_BYTES);
+            assert_eq!(sent(PROGRESS_BYTES + 500), PROGRESS_BYTES);
+            assert_eq!(sent(0), PROGRESS_BYTES, "a new session");
+            assert_eq!(sent(PROGRESS_BYTES), 2 * PROGRESS_BYTES);
         });
     }
 

@@ -444,7 +444,6 @@ impl Simulation {
             if max == 0 {
                 continue;
             }
-            worker.meter.begin(now);
             for held in ready(self.queue.pull(&run(), class, max, Duration::ZERO)).unwrap() {
                 let (begun, _) = worker.book.take(now, held);
                 let Some(begun) = begun else { continue };

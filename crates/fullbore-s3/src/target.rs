@@ -86,6 +86,9 @@ pub trait Layout: Send + Sync + 'static {
     /// A published object that has this content already.
     fn copy_of(&self, sha256: Sha256) -> Option<String>;
 
+    /// A file is complete and verified, and its upload begins.
+    fn verified(&self, _path: &str) {}
+
     /// A file that was to land is there already ([`WriteMode::CreateShared`]), with the right size, and with the right hash as
     /// far as that is known.
     fn was_there(&self, _path: &str) {}
@@ -448,6 +451,7 @@ impl<L: Layout> Target for StoreTarget<L> {
                 (path, Upload::File(Arc::new(file)))
             }
         };
+        self.layout.verified(&path);
         let (promise, pending) = Promise::new(&path);
         let (target, flying) = (self.clone(), Flying::begin(&self.in_flight));
         self.runtime.spawn(async move {

@@ -220,7 +220,6 @@ impl<Q: Queue> Worker<Q> {
                 self.book.reconnected(now);
                 return;
             };
-            self.meter.begin(now);
             self.deliveries += pulled.len();
             for held in pulled {
                 let (begun, steps) = self.book.take(now, held);

@@ -120,7 +120,7 @@ fn run() -> Outcome<()> {
     demonstration::verify(&archive, 1, &demo.bucket())?;
     let sent: u64 = mirrors.iter().map(|server| server.counters().body_bytes).sum();
     println!("The mirrors sent {:.1} MB, indexes included, for {:.1} MB of packages.", mega(sent), mega(needed));
-    // Indexes, and twice what the dead worker held: three seconds of work.
+    // Indexes, and twice what the dead worker held: six seconds of work.
     if sent > 2 * needed {
         return Err("most packages were fetched twice".into());
     }

@@ -125,11 +125,11 @@ impl Lanes {
             .fold((0, 0), |sum: (u64, u64), one| (sum.0.saturating_add(one.0), sum.1.saturating_add(one.1)))
     }
 
-    /// Bytes that all workers together have fetched and stored: it grows as long as anything moves.
+    /// Bytes that all workers together have fetched, sent and stored: it grows as long as anything moves.
     pub fn moved_bytes(&self) -> u64 {
         let of = |lane: &Lane| {
             let fetched = lane.stat.hosts.iter().fold(0_u64, |sum, host| sum.saturating_add(host.1));
-            fetched.saturating_add(lane.stat.done.1)
+            fetched.saturating_add(lane.stat.sent_bytes).saturating_add(lane.stat.done.1)
         };
         self.lanes.values().map(of).fold(0, u64::saturating_add)
     }

@@ -36,7 +36,7 @@ use crate::mirror::work::session::{Session, SessionSettings};
 const RUNS_MAX: usize = 4;
 
 /// How often the queue is asked for runs.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// Time without its key after which a run has ended. A queue that has lost its data gets the key again at the planner's
 /// next renewal.
@@ -202,6 +202,7 @@ fn session<Q: Queue>(
         names: names.to_vec(),
         present: present.clone(),
         store_limits: session.store_limits(),
+        acknowledged_bytes: session.acknowledged_bytes(),
         has_room: session.has_room(),
         rate_limit: session.rate_limit.clone(),
         own_rate_bytes_per_s,

@@ -151,6 +151,8 @@ pub struct OfSession {
     pub own_rate_bytes_per_s: Option<u64>,
     /// Whether the store limits the session, by its clocks so far.
     pub store_limits: Box<dyn Fn() -> bool + Send>,
+    /// Bytes that the store has acknowledged in this session.
+    pub acknowledged_bytes: Box<dyn Fn() -> u64 + Send>,
     /// Whether the temporary directory has room for a file of this size.
     pub has_room: Box<dyn Fn(u64) -> bool + Send>,
 }
@@ -221,6 +223,7 @@ impl<Q: Queue> Worker<Q> {
         // None before a slot is leased.
         (0..).zip(&session.names).for_each(|(host, _)| session.watch.allow(host, 0));
         feed.take_moved();
+        feed.take_verified();
         self.files.clear();
         let connections = Connections::new(session.watch.clone(), session.names.clone());
         let now = Instant::now();
@@ -468,6 +471,12 @@ impl<Q: Queue> Shift<'_, Q> {
                 self.worker.tasks.moved(file.task);
             }
         }
+        for tag in self.feed.take_verified() {
+            if let Some(file) = self.worker.files.get(&tag) {
+                self.worker.tasks.fetched(file.task, file.place);
+            }
+        }
+        self.worker.tasks.sent((self.session.acknowledged_bytes)());
         self.worker.tasks.tick();
         let elapsed = self.last_tick.elapsed();
         self.last_tick = Instant::now();

@@ -15,6 +15,7 @@ use fullbore_wire::run::Totals;
 use fullbore_wire::run::refusals::{Hosts, Why, is_lost};
 use tokio::sync::mpsc;
 
+use super::landing::Landing;
 use super::session::{Seen, look};
 
 /// What became of a file.
@@ -66,6 +67,7 @@ pub struct Feed {
     totals: Totals,
     objects: Objects,
     watch: Watch,
+    landing: Arc<Landing>,
 }
 
 impl Feed {
@@ -75,13 +77,19 @@ impl Feed {
         totals: Totals,
         objects: Objects,
         watch: Watch,
+        landing: Arc<Landing>,
     ) -> Feed {
-        Feed { files, items, totals, objects, watch }
+        Feed { files, items, totals, objects, watch, landing }
     }
 
     /// The tags of files of which bytes have come since the last call; none at the first one.
     pub fn take_moved(&self) -> Vec<u64> {
         self.files.tags_of(&self.watch.take_moved())
+    }
+
+    /// The tags of files that were verified, and whose upload has begun, since the last call; none at the first one.
+    pub fn take_verified(&self) -> Vec<u64> {
+        self.files.tags_of_paths(&self.landing.take_verified())
     }
 
     /// Has files fetched and stored. Each ends with its tag among the outcomes, which need not differ between files. A
@@ -173,6 +181,12 @@ impl Files {
     fn tags_of(&self, items: &[ItemId]) -> Vec<u64> {
         let state = self.state();
         items.iter().filter_map(|item| state.open.get(item)).flat_map(|open| open.tags.iter().copied()).collect()
+    }
+
+    fn tags_of_paths(&self, paths: &[String]) -> Vec<u64> {
+        let state = self.state();
+        let items = paths.iter().filter_map(|path| state.by_path.get(path));
+        items.filter_map(|item| state.open.get(item)).flat_map(|open| open.tags.iter().copied()).collect()
     }
 
     fn end(&self, tags: &[u64], outcome: &Outcome) {

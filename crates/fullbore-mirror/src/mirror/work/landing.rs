@@ -17,12 +17,23 @@ pub struct Landing {
     short_lived: String,
     /// Paths that somebody else had stored, until their outcome is told.
     were_there: Mutex<HashSet<String>>,
+    /// Paths whose upload has begun since somebody looked; `None` if nobody does.
+    verified: Mutex<Option<Vec<String>>>,
 }
 
 impl Landing {
     /// `Cache-Control` of names that change.
     pub fn new(short_lived: Option<String>) -> Landing {
-        Landing { short_lived: short_lived.unwrap_or_else(|| SHORT_LIVED.to_owned()), were_there: Mutex::default() }
+        Landing {
+            short_lived: short_lived.unwrap_or_else(|| SHORT_LIVED.to_owned()),
+            were_there: Mutex::default(),
+            verified: Mutex::default(),
+        }
+    }
+
+    /// The paths that were verified, and whose upload has begun, since the last call; none at the first one.
+    pub fn take_verified(&self) -> Vec<String> {
+        self.verified.lock().unwrap_or_else(PoisonError::into_inner).replace(Vec::new()).unwrap_or_default()
     }
 
     /// Whether somebody else had stored this path; once.
@@ -73,6 +84,12 @@ impl Layout for Landing {
 
     fn write_mode(&self) -> WriteMode {
         WriteMode::CreateShared
+    }
+
+    fn verified(&self, path: &str) {
+        if let Some(verified) = &mut *self.verified.lock().unwrap_or_else(PoisonError::into_inner) {
+            verified.push(path.to_owned());
+        }
     }
 
     fn was_there(&self, path: &str) {

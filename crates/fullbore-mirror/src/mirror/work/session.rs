@@ -188,9 +188,16 @@ impl Session {
         let (tell, outcomes) = mpsc::unbounded_channel();
         let files = Arc::new(Files::new(tell));
         let watch = self.site.fetcher.watch();
-        let feed =
-            Feed::new(files.clone(), items, self.progression.totals().clone(), self.objects.clone(), watch.clone());
-        let (of_event, landing) = (files.clone(), self.landing.clone());
+        let landing = self.landing.clone();
+        let feed = Feed::new(
+            files.clone(),
+            items,
+            self.progression.totals().clone(),
+            self.objects.clone(),
+            watch.clone(),
+            landing.clone(),
+        );
+        let of_event = files.clone();
         let mut on_event = move |event: FedEvent| match event {
             FedEvent::Verified(item) => of_event.stored(item, |path| landing.take_was_there(path)),
             FedEvent::GivenUp(given_up) => of_event.given_up(&given_up, &Hosts::of(&watch.hosts())),
@@ -227,6 +234,12 @@ impl Session {
             });
             verdict.confident && verdict.limit.contains(STORE)
         })
+    }
+
+    /// Tells the bytes that the store has acknowledged so far.
+    pub fn acknowledged_bytes(&self) -> Box<dyn Fn() -> u64 + Send> {
+        let client = self.objects.client().clone();
+        Box::new(move || client.reading().acknowledged_bytes)
     }
 
     /// Tells whether the temporary directory has room for this number of bytes.
