@@ -62,7 +62,7 @@ pub struct Begun {
 }
 
 /// How far a file is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Progress {
     /// Bytes of it are still to come.
     Incomplete,
@@ -72,12 +72,21 @@ enum Progress {
     Ended,
 }
 
+/// Files of a task.
+#[derive(Debug, Clone, Copy, Default)]
+struct Files {
+    count: usize,
+    bytes: u64,
+}
+
 struct Entry {
     task: Task,
     delivery: Delivery,
     deliveries: u32,
-    /// How far each of its files is.
+    /// How far each of its files is, and how many files and bytes are so far.
     progress: Vec<Progress>,
+    incomplete: Files,
+    fetched: Files,
     has_failed: bool,
     /// A file of it is on no mirror.
     is_lost: bool,
@@ -105,14 +114,27 @@ impl Entry {
         Step::GiveBack(self.delivery, delay)
     }
 
-    fn is_incomplete(&self) -> bool {
-        self.progress.contains(&Progress::Incomplete)
+    /// A file goes on. A file that has ended stays so.
+    fn advance(&mut self, item: usize, to: Progress) {
+        let (Some(progress), Some(bytes)) =
+            (self.progress.get_mut(item), self.task.items.get(item).map(|item| self.task.bytes_of(item)))
+        else {
+            return;
+        };
+        let before = std::mem::replace(progress, to.max(*progress));
+        let after = *progress;
+        for (files, of) in [(&mut self.incomplete, Progress::Incomplete), (&mut self.fetched, Progress::Fetched)] {
+            if before == of {
+                (files.count, files.bytes) = (files.count - 1, files.bytes - bytes);
+            }
+            if after == of {
+                (files.count, files.bytes) = (files.count + 1, files.bytes + bytes);
+            }
+        }
     }
 
-    /// Bytes of the files that are so far.
-    fn bytes(&self, progress: Progress) -> u64 {
-        let items = self.task.items.iter().zip(&self.progress);
-        items.filter(|(_, of_item)| **of_item == progress).map(|(item, _)| self.task.bytes_of(item)).sum()
+    fn has_ended(&self) -> bool {
+        self.incomplete.count + self.fetched.count == 0
     }
 }
 
@@ -195,11 +217,14 @@ impl Book {
         let Task { kind, items, replaces, .. } = task.clone();
         let begun = Begun { number, kind, items, replaces, asks_store };
         let progress = vec![Progress::Incomplete; task.items.len()];
+        let incomplete = Files { count: task.items.len(), bytes: task.bytes() };
         let entry = Entry {
             task,
             delivery,
             deliveries,
             progress,
+            incomplete,
+            fetched: Files::default(),
             has_failed: false,
             is_lost: false,
             moved: now,
@@ -231,9 +256,8 @@ impl Book {
 
     /// A file of a task is complete, and on its way to the store.
     pub fn fetched(&mut self, number: TaskNumber, item: usize) {
-        let progress = self.entries.get_mut(&number).and_then(|entry| entry.progress.get_mut(item));
-        if let Some(progress) = progress.filter(|progress| **progress == Progress::Incomplete) {
-            *progress = Progress::Fetched;
+        if let Some(entry) = self.entries.get_mut(&number) {
+            entry.advance(item, Progress::Fetched);
         }
     }
 
@@ -272,10 +296,8 @@ impl Book {
     /// Counts a file as stored or failed; after the last one, the task ends.
     fn close(&mut self, now: Duration, number: TaskNumber, item: usize) -> Vec<Step> {
         let Some(entry) = self.entries.get_mut(&number) else { return Vec::new() };
-        if let Some(progress) = entry.progress.get_mut(item) {
-            *progress = Progress::Ended;
-        }
-        if entry.progress.iter().any(|progress| *progress != Progress::Ended) {
+        entry.advance(item, Progress::Ended);
+        if !entry.has_ended() {
             return Vec::new();
         }
         let Some(entry) = self.entries.remove(&number) else { return Vec::new() };
@@ -337,12 +359,11 @@ impl Book {
 
     /// What the worker holds; the caller adds its rate.
     pub fn load(&self) -> Load {
-        let bytes = |progress| self.entries.values().map(|entry| entry.bytes(progress)).sum();
         Load {
             tasks: self.entries.len(),
-            incomplete_tasks: self.entries.values().filter(|entry| entry.is_incomplete()).count(),
-            incomplete_bytes: bytes(Progress::Incomplete),
-            fetched_bytes: bytes(Progress::Fetched),
+            incomplete_tasks: self.entries.values().filter(|entry| entry.incomplete.count > 0).count(),
+            incomplete_bytes: self.entries.values().map(|entry| entry.incomplete.bytes).sum(),
+            fetched_bytes: self.entries.values().map(|entry| entry.fetched.bytes).sum(),
             largest_bytes: self.entries.values().map(|entry| entry.task.bytes()).max().unwrap_or_default(),
             xl_tasks: self.entries.values().filter(|entry| entry.task.class() == Class::Xl).count(),
             ..Load::default()

@@ -43,7 +43,7 @@ pub struct Load {
     pub largest_bytes: u64,
     /// Tasks of the class `xl` among them.
     pub xl_tasks: usize,
-    /// Bytes that the worker stores per second; 0 if it is not known yet.
+    /// Bytes that the worker sends to the store per second; 0 if it is not known yet.
     pub rate_bytes_per_s: u64,
     /// The worker may not begin anything: it ends, the store does not answer, or it has no connection to any mirror.
     pub is_paused: bool,
@@ -93,28 +93,22 @@ pub fn demand(load: &Load) -> Demand {
 /// Bytes per second over the last ten seconds.
 #[derive(Debug, Clone, Default)]
 pub struct RateMeter {
-    /// When bytes were stored, and how many.
-    stored: VecDeque<(Duration, u64)>,
+    /// When bytes were sent, and how many.
+    sent: VecDeque<(Duration, u64)>,
     bytes: u64,
     began: Option<Duration>,
 }
 
 impl RateMeter {
-    /// Counts stored bytes. `now` is the time since the worker's start.
+    /// Counts bytes that the store has acknowledged. `now` is the time since the worker's start.
     pub fn count(&mut self, now: Duration, bytes: u64) {
         self.began.get_or_insert(now);
-        match self.stored.back_mut() {
+        match self.sent.back_mut() {
             // One entry per tenth of a second bounds the list.
             Some((time, counted)) if now.saturating_sub(*time) < RATE_WINDOW / 100 => *counted += bytes,
-            _ => self.stored.push_back((now, bytes)),
+            _ => self.sent.push_back((now, bytes)),
         }
         self.bytes += bytes;
-    }
-
-    /// Says that the first bytes are on their way to the store, so that the time until they are stored counts. The time
-    /// until the first file is fetched does not.
-    pub fn begin(&mut self, now: Duration) {
-        self.began.get_or_insert(now);
     }
 
     /// Says that the worker has had nothing to do.
@@ -124,10 +118,10 @@ impl RateMeter {
 
     /// The rate.
     pub fn bytes_per_s(&mut self, now: Duration) -> u64 {
-        while let Some((time, bytes)) = self.stored.front().copied()
+        while let Some((time, bytes)) = self.sent.front().copied()
             && now.saturating_sub(time) > RATE_WINDOW
         {
-            self.stored.pop_front();
+            self.sent.pop_front();
             self.bytes -= bytes;
         }
         let since = self.began.map_or(Duration::ZERO, |began| now.saturating_sub(began));
@@ -201,7 +195,6 @@ mod tests {
     fn a_worker_that_becomes_slow_asks_for_less() {
         let mut meter = RateMeter::default();
         let second = Duration::from_secs(1);
-        meter.begin(Duration::ZERO);
         for number in 1..=20 {
             meter.count(second * number, 100_000_000);
         }
@@ -219,13 +212,11 @@ mod tests {
     #[test]
     fn the_first_bytes_make_no_rate_of_a_moment_and_a_rest_counts_for_nothing() {
         let (mut meter, second) = (RateMeter::default(), Duration::from_secs(1));
-        meter.begin(50 * second);
         meter.count(50 * second, 1_000_000);
         assert_eq!(meter.bytes_per_s(50 * second), 1_000_000);
         assert_eq!(meter.bytes_per_s(54 * second), 250_000);
         meter.rested();
-        meter.begin(90 * second);
-        meter.count(91 * second, 1_000_000);
+        meter.count(90 * second, 1_000_000);
         assert_eq!(meter.bytes_per_s(92 * second), 500_000);
     }
 }

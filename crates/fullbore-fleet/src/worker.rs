@@ -238,7 +238,6 @@ impl<Q: Queue> WorkerQueue<Q> {
     pub fn stored(&mut self, task: TaskNumber, item: usize, (files, bytes): (u64, u64)) {
         let now = self.now();
         self.done = (self.done.0 + files, self.done.1 + bytes);
-        self.meter.count(now, bytes);
         let steps = self.book.stored(now, task, item);
         self.tell(steps);
     }
@@ -281,7 +280,7 @@ impl<Q: Queue> WorkerQueue<Q> {
         if more >= PROGRESS_BYTES {
             (self.sent_bytes, self.session_bytes) = (self.sent_bytes + more, bytes);
             let now = self.now();
-            self.meter.begin(now);
+            self.meter.count(now, more);
             self.book.any_moved(now);
         }
     }

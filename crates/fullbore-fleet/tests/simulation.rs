@@ -370,8 +370,11 @@ impl Simulation {
     /// Counts what a worker has fetched, and plans its next event.
     fn look(&mut self, number: usize) {
         let rate = self.rate(number);
+        let time = self.time();
         let (now, worker) = (self.now, &mut self.workers[number]);
-        worker.fetched += worker.rate * (now - worker.looked);
+        let fetched = worker.rate * (now - worker.looked);
+        worker.fetched += fetched;
+        worker.meter.count(time, fetched as u64);
         (worker.looked, worker.rate) = (now, 0.0);
         let Some((.., bytes, _)) = worker.work.front() else { return };
         if worker.fetched > *bytes {
@@ -397,6 +400,7 @@ impl Simulation {
 
     fn finish(&mut self, number: usize) {
         let now = self.time();
+        self.look(number);
         let Some((task, name, bytes, asks_store)) = self.workers[number].work.pop_front() else { return };
         let is_new = self.stored.insert(name);
         // With a question to the store, a task that is done is not fetched again: its time here is an upper bound.
@@ -405,7 +409,6 @@ impl Simulation {
         }
         let worker = &mut self.workers[number];
         (worker.fetched, worker.looked, worker.rate) = (0.0, self.now, 0.0);
-        worker.meter.count(now, bytes as u64);
         let mut item = 0;
         // A task's files are stored together at its end.
         loop {
