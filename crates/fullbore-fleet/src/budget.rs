@@ -416,6 +416,19 @@ mod tests {
         assert_eq!([0, 1].map(|number: usize| workers[number].allowed(69 * SECOND, "a")), [2, 2]);
     }
 
+    #[test]
+    fn workers_that_begin_one_after_the_other_have_equal_shares_after_seconds() {
+        let (budgets, mut leases) = ([("a", 8), ("b", 8)], Leases::default());
+        let mut workers = Vec::new();
+        for number in 0..4_u32 {
+            workers.push(slots(number as usize, &budgets));
+            run(&mut workers, &mut leases, &budgets, number..number + 1);
+        }
+        run(&mut workers, &mut leases, &budgets, 4..8);
+        let allowed: Vec<u32> = workers.iter().map(|worker| worker.allowed_in_all(7 * SECOND)).collect();
+        assert_eq!(allowed, [4; 4]);
+    }
+
     /// F17
     #[test]
     fn a_hundred_workers_share_three_mirrors_within_their_budgets() {

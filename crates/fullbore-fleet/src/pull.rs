@@ -65,7 +65,7 @@ pub struct Demand {
 ///
 /// // A new worker does not know its rate.
 /// assert_eq!(demand(&Load::default()), Demand { xl_tasks: 1, tasks: 2 });
-/// // One at 1 Gbit/s holds up to 375 MB.
+/// // One with 1 Gbit/s would have 375 MB to fetch, and has at most 32 tasks.
 /// let (tasks, rate_bytes_per_s, largest_bytes) = (25, 125_000_000, 8_000_000);
 /// let load = Load { tasks, incomplete_bytes: 200_000_000, largest_bytes, rate_bytes_per_s, ..Load::default() };
 /// assert_eq!(demand(&load), Demand { xl_tasks: 1, tasks: 7 });

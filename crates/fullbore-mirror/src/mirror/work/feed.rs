@@ -251,6 +251,7 @@ mod tests {
         let files = Files::new(tell);
         let item = files.begin(1, file("pool/a", 5)).unwrap();
         assert_eq!(files.begin(2, file("pool/a", 5)), None);
+        assert_eq!(files.tags_of_paths(&["pool/a".to_owned(), "pool/b".to_owned()]), [1, 2]);
         files.stored(item.id, |path| path == "pool/b");
         for tag in [1, 2] {
             assert_eq!(outcomes.try_recv(), Ok(Ended { tag, outcome: Outcome::Stored }));

@@ -98,3 +98,18 @@ impl Layout for Landing {
 
     fn changed(&self, _path: &str, _to: Option<(Sha256, u64, Option<String>)>) {}
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verified_paths_are_told_once_somebody_looks() {
+        let landing = Landing::new(None);
+        landing.verified("pool/a");
+        assert!(landing.take_verified().is_empty());
+        landing.verified("pool/b");
+        assert_eq!(landing.take_verified(), ["pool/b"]);
+        assert!(landing.take_verified().is_empty());
+    }
+}
