@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_fetches_while_it_sends_and_does_not_fetch_more_than_it_can_send() {
+    fn a_worker_fetches_while_it_sends_but_no_more_than_it_can_send() {
         let held = |incomplete_bytes, fetched_bytes| Load { fetched_bytes, ..load(3, incomplete_bytes, 10_000_000) };
         assert_eq!(demand(&held(24_000_000, 0)).tasks, 1);
         assert_eq!(demand(&held(0, 24_000_000)).tasks, 1);
