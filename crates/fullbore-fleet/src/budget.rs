@@ -424,8 +424,9 @@ mod tests {
             workers.push(slots(number as usize, &budgets));
             run(&mut workers, &mut leases, &budgets, number..number + 1);
         }
-        run(&mut workers, &mut leases, &budgets, 4..8);
-        let allowed: Vec<u32> = workers.iter().map(|worker| worker.allowed_in_all(7 * SECOND)).collect();
+        // The workers here act on a look a second later.
+        run(&mut workers, &mut leases, &budgets, 4..15);
+        let allowed: Vec<u32> = workers.iter().map(|worker| worker.allowed_in_all(14 * SECOND)).collect();
         assert_eq!(allowed, [4; 4]);
     }
 

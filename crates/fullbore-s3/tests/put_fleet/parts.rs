@@ -193,7 +193,9 @@ fn the_parts_of_a_worker_that_dies_go_to_others() {
     die.send(()).unwrap();
     dying.join().unwrap();
     store.script(|_| Fault::None);
+    // At once, and then by the clock: a task that the next worker has must not lapse.
     jump.store(31, Ordering::Relaxed);
+    queue.advance_to(begun.elapsed() + Duration::from_secs(31));
     let workers = Workers::of([(queue.connect(), directory.as_path())].into_iter(), &url, &directory);
     let (result, heard) = planner.join().unwrap();
     result.unwrap();
