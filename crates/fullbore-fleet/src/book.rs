@@ -83,6 +83,9 @@ struct Entry {
     task: Task,
     delivery: Delivery,
     deliveries: u32,
+    /// Size and class of the task, so that they are not added up again for each look at the load.
+    bytes: u64,
+    class: Class,
     /// How far each of its files is, and how many files and bytes are so far.
     progress: Vec<Progress>,
     incomplete: Files,
@@ -217,11 +220,14 @@ impl Book {
         let Task { kind, items, replaces, .. } = task.clone();
         let begun = Begun { number, kind, items, replaces, asks_store };
         let progress = vec![Progress::Incomplete; task.items.len()];
-        let incomplete = Files { count: task.items.len(), bytes: task.bytes() };
+        let (bytes, class) = (task.bytes(), task.class());
+        let incomplete = Files { count: task.items.len(), bytes };
         let entry = Entry {
             task,
             delivery,
             deliveries,
+            bytes,
+            class,
             progress,
             incomplete,
             fetched: Files::default(),
@@ -364,8 +370,8 @@ impl Book {
             incomplete_tasks: self.entries.values().filter(|entry| entry.incomplete.count > 0).count(),
             incomplete_bytes: self.entries.values().map(|entry| entry.incomplete.bytes).sum(),
             fetched_bytes: self.entries.values().map(|entry| entry.fetched.bytes).sum(),
-            largest_bytes: self.entries.values().map(|entry| entry.task.bytes()).max().unwrap_or_default(),
-            xl_tasks: self.entries.values().filter(|entry| entry.task.class() == Class::Xl).count(),
+            largest_bytes: self.entries.values().map(|entry| entry.bytes).max().unwrap_or_default(),
+            xl_tasks: self.entries.values().filter(|entry| entry.class == Class::Xl).count(),
             ..Load::default()
         }
     }

@@ -185,8 +185,9 @@ impl Files {
 
     fn tags_of_paths(&self, paths: &[String]) -> Vec<u64> {
         let state = self.state();
-        let items = paths.iter().filter_map(|path| state.by_path.get(path));
-        items.filter_map(|item| state.open.get(item)).flat_map(|open| open.tags.iter().copied()).collect()
+        let items: Vec<ItemId> = paths.iter().filter_map(|path| state.by_path.get(path).copied()).collect();
+        drop(state);
+        self.tags_of(&items)
     }
 
     fn end(&self, tags: &[u64], outcome: &Outcome) {
