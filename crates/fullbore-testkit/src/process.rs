@@ -21,23 +21,6 @@ const REMOVED: &[&str] = &[
     "TMPDIR",
 ];
 
-/// The sqv of Debian 13, which `script/sqv` builds; the distribution may have an older one.
-///
-/// # Panics
-/// If it is not there.
-pub fn newer_sqv() -> PathBuf {
-    let program = match std::env::var_os("FULLBORE_TEST_SQV") {
-        Some(path) => PathBuf::from(path),
-        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/sqv/bin/sqv"),
-    };
-    assert!(
-        program.exists(),
-        "sqv is needed at {}: `script/sqv` builds it, FULLBORE_TEST_SQV names another one",
-        program.display()
-    );
-    program
-}
-
 /// Copies a program, for everybody to run. `cp` does it: another thread that starts a process while this one has a file open
 /// for writing hands it on for a moment, and the kernel runs no such file ("Text file busy").
 ///

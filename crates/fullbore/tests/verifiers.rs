@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use fullbore_testkit::archive::Archive;
-use fullbore_testkit::process::{clean_command, newer_sqv, write_program};
+use fullbore_testkit::process::{clean_command, write_program};
 use fullbore_testkit::server::Server;
 use harness::apt::{Apt, FULLBORE, passable};
 use harness::{Mirror, Ran, common, need, own_archive, signer, stranger};
@@ -65,9 +65,9 @@ fn installed(name: &str) -> PathBuf {
     std::env::split_paths(&path).map(|directory| directory.join(name)).find(|program| program.exists()).unwrap()
 }
 
-/// The distribution's sqv, and one as in Debian 13.
-fn every_sqv() -> [PathBuf; 2] {
-    [installed("sqv"), newer_sqv()]
+/// Programs with sqv alone.
+fn sqv_alone() -> Programs {
+    Programs::none().and("sqv", &installed("sqv"))
 }
 
 /// A key of somebody else.
@@ -79,29 +79,27 @@ fn other_key(directory: &Path) -> PathBuf {
 
 #[test]
 fn mirror_and_check_with_sqv_alone() {
-    for sqv in every_sqv() {
-        let programs = Programs::none().and("sqv", &sqv);
-        let server = Server::start(&common().state(0).root).unwrap();
-        let mirror = Mirror::new(common());
-        mirror.finish(programs.run(mirror.command(&[&server], &[]))).exits(0);
-        // Nothing is new: the local copy is verified again.
-        mirror.finish(programs.run(mirror.command(&[&server], &[]))).exits(0);
-        server.switch_root(&common().state(1).root);
-        mirror.finish(programs.run(mirror.command(&[&server], &[]))).exits(0);
-        mirror.finish(programs.run(mirror.check_command(&[]))).exits(0);
+    let programs = sqv_alone();
+    let server = Server::start(&common().state(0).root).unwrap();
+    let mirror = Mirror::new(common());
+    mirror.finish(programs.run(mirror.command(&[&server], &[]))).exits(0);
+    // Nothing is new: the local copy is verified again.
+    mirror.finish(programs.run(mirror.command(&[&server], &[]))).exits(0);
+    server.switch_root(&common().state(1).root);
+    mirror.finish(programs.run(mirror.command(&[&server], &[]))).exits(0);
+    mirror.finish(programs.run(mirror.check_command(&[]))).exits(0);
 
-        let other = other_key(mirror.to.parent().unwrap());
-        let strange = Mirror::new(common()).keyring(other.clone());
-        let ran = strange.finish(programs.run(strange.command(&[&server], &[])));
-        ran.exits(4).says(&format!("no public key for the signature by {}", signer().fingerprint())).says("--keyring");
-        assert!(!strange.to.join("dists").exists());
+    let other = other_key(mirror.to.parent().unwrap());
+    let strange = Mirror::new(common()).keyring(other.clone());
+    let ran = strange.finish(programs.run(strange.command(&[&server], &[])));
+    ran.exits(4).says(&format!("no public key for the signature by {}", signer().fingerprint())).says("--keyring");
+    assert!(!strange.to.join("dists").exists());
 
-        let file = mirror.to.join("dists/trixie/InRelease");
-        let text = fs::read_to_string(&file).unwrap();
-        fs::remove_file(&file).unwrap();
-        fs::write(&file, text.replacen("Origin: ", "Origin: not ", 1)).unwrap();
-        mirror.finish(programs.run(mirror.check_command(&[]))).exits(4).says("bad signature");
-    }
+    let file = mirror.to.join("dists/trixie/InRelease");
+    let text = fs::read_to_string(&file).unwrap();
+    fs::remove_file(&file).unwrap();
+    fs::write(&file, text.replacen("Origin: ", "Origin: not ", 1)).unwrap();
+    mirror.finish(programs.run(mirror.check_command(&[]))).exits(4).says("bad signature");
 }
 
 #[test]
@@ -109,12 +107,10 @@ fn a_release_with_a_detached_signature_with_sqv_alone() {
     let (_directory, archive) = own_archive(|builder| builder);
     fs::remove_file(archive.state(0).root.join("dists/trixie/InRelease")).unwrap();
     let server = Server::start(&archive.state(0).root).unwrap();
-    for sqv in every_sqv() {
-        let programs = Programs::none().and("sqv", &sqv);
-        let mirror = Mirror::new(&archive);
-        mirror.finish(programs.run(mirror.command(&[&server], &[]))).exits(0);
-        mirror.finish(programs.run(mirror.check_command(&[]))).exits(0);
-    }
+    let programs = sqv_alone();
+    let mirror = Mirror::new(&archive);
+    mirror.finish(programs.run(mirror.command(&[&server], &[]))).exits(0);
+    mirror.finish(programs.run(mirror.check_command(&[]))).exits(0);
 }
 
 #[test]
@@ -127,26 +123,25 @@ fn fingerprints_and_kinds_of_keyrings_with_sqv_alone() {
     let mut import = Command::new("gpg");
     import.args(["--homedir"]).arg(directory.path()).args(["--batch", "--quiet", "--no-default-keyring", "--keyring"]);
     assert!(import.arg(&keybox).arg("--import").arg(common().key()).status().unwrap().success());
-    for sqv in every_sqv() {
-        let programs = Programs::none().and("sqv", &sqv);
-        let run = |keyring: &Path, more: &[&str]| {
-            let mirror = Mirror::new(common()).keyring(keyring.to_owned());
-            mirror.finish(programs.run(mirror.command(&[&server], more)))
-        };
-        run(&armored, &[]).exits(0);
-        run(&other, &["--keyring", armored.to_str().unwrap()]).exits(0);
-        run(&armored, &["--keyring", signer().fingerprint()]).exits(0);
-        let only_the_primary = format!("{}!", signer().fingerprint());
-        run(&armored, &["--keyring", &only_the_primary]).exits(4).says("name its primary key without `!`");
-        run(&armored, &["--keyring", stranger().fingerprint()]).exits(4).says("which Signed-By does not list");
-        run(&keybox, &[]).exits(4).says("sqv cannot read a GnuPG keybox").says("hint: write its keys to a file");
-    }
+    let programs = sqv_alone();
+    let run = |keyring: &Path, more: &[&str]| {
+        let mirror = Mirror::new(common()).keyring(keyring.to_owned());
+        mirror.finish(programs.run(mirror.command(&[&server], more)))
+    };
+    run(&armored, &[]).exits(0);
+    run(&other, &["--keyring", armored.to_str().unwrap()]).exits(0);
+    run(&armored, &["--keyring", signer().fingerprint()]).exits(0);
+    let only_the_primary = format!("{}!", signer().fingerprint());
+    run(&armored, &["--keyring", &only_the_primary]).exits(4).says("name its primary key without `!`");
+    run(&armored, &["--keyring", stranger().fingerprint()]).exits(4).says("which Signed-By does not list");
+    run(&keybox, &[]).exits(4).says("sqv cannot read a GnuPG keybox").says("hint: write its keys to a file");
 }
 
 /// Debian and its derivatives set the policy in files and in these variables.
 #[test]
+#[ignore = "the sqv of Debian 12 has no policy: script/test-apt runs it in later releases"]
 fn a_policy_for_sqv_counts() {
-    let programs = Programs::none().and("sqv", &newer_sqv());
+    let programs = sqv_alone();
     let directory = tempfile::tempdir().unwrap();
     let policy = directory.path().join("policy.config");
     fs::write(&policy, "[hash_algorithms]\nsha512.collision_resistance = 2001-01-01\n").unwrap();
@@ -161,22 +156,20 @@ fn a_policy_for_sqv_counts() {
 
 #[test]
 fn update_with_sqv_alone() {
-    for sqv in every_sqv() {
-        let programs = Programs::none().and("sqv", &sqv);
-        let directory = passable();
-        let server = Server::start(&common().state(0).root).unwrap();
-        let apt = Apt::new(directory.path().join("apt"), &server.url(), &common().key());
-        let update = || update(&programs, &apt);
-        update().exits(0);
-        server.switch_root(&common().state(1).root);
-        update().exits(0);
-        let kept = apt.lists().into_iter().find(|(name, _)| name.ends_with("_InRelease")).unwrap().1;
-        assert_eq!(kept, fs::read(common().state(1).root.join("dists/trixie/InRelease")).unwrap());
+    let programs = sqv_alone();
+    let directory = passable();
+    let server = Server::start(&common().state(0).root).unwrap();
+    let apt = Apt::new(directory.path().join("apt"), &server.url(), &common().key());
+    let update = || update(&programs, &apt);
+    update().exits(0);
+    server.switch_root(&common().state(1).root);
+    update().exits(0);
+    let kept = apt.lists().into_iter().find(|(name, _)| name.ends_with("_InRelease")).unwrap().1;
+    assert_eq!(kept, fs::read(common().state(1).root.join("dists/trixie/InRelease")).unwrap());
 
-        fs::write(apt.directory.join("etc/key.gpg"), stranger().public_key().unwrap()).unwrap();
-        update().exits(4).says("no public key for the signature by");
-        assert!(apt.lists().values().any(|file| *file == kept));
-    }
+    fs::write(apt.directory.join("etc/key.gpg"), stranger().public_key().unwrap()).unwrap();
+    update().exits(4).says("no public key for the signature by");
+    assert!(apt.lists().values().any(|file| *file == kept));
 }
 
 fn update(programs: &Programs, apt: &Apt) -> Ran {
@@ -221,16 +214,14 @@ fn bootstrap(programs: &Programs, server: &Server, archive: &Archive, key: &Path
 fn bootstrap_with_sqv_alone() {
     let (directory, archive) = installable();
     let server = Server::start(&archive.state(0).root).unwrap();
-    for (number, sqv) in every_sqv().iter().enumerate() {
-        let programs = Programs::none().and("sqv", sqv);
-        let root = directory.path().join(format!("root-{number}"));
-        bootstrap(&programs, &server, &archive, &archive.key(), &root).exits(0);
-        assert!(fs::read_to_string(root.join("var/lib/dpkg/status")).unwrap().contains("Status: install ok installed"));
+    let programs = sqv_alone();
+    let root = directory.path().join("root");
+    bootstrap(&programs, &server, &archive, &archive.key(), &root).exits(0);
+    assert!(fs::read_to_string(root.join("var/lib/dpkg/status")).unwrap().contains("Status: install ok installed"));
 
-        let other = directory.path().join(format!("other-{number}"));
-        let ran = bootstrap(&programs, &server, &archive, &other_key(directory.path()), &other);
-        ran.exits(4).says("no public key for the signature by");
-    }
+    let other = directory.path().join("other");
+    let ran = bootstrap(&programs, &server, &archive, &other_key(directory.path()), &other);
+    ran.exits(4).says("no public key for the signature by");
 }
 
 #[test]
@@ -243,7 +234,7 @@ fn gpgv_verifies_where_both_are() {
     mirror.finish(programs.run(mirror.command(&[&server], &[]))).exits(0);
     assert!(fs::read_to_string(log.path()).unwrap().starts_with("run\n"));
     // What gpgv refuses is not given to sqv.
-    let programs = Programs::none().and_script("gpgv", "exit 1").and("sqv", &newer_sqv());
+    let programs = Programs::none().and_script("gpgv", "exit 1").and("sqv", &installed("sqv"));
     mirror.finish(programs.run(mirror.check_command(&[]))).exits(4).says("no signature found");
 }
 
