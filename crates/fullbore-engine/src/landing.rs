@@ -269,7 +269,7 @@ struct Entry {
     mtime: AtomicI64,
     /// How often it was retried: bytes handed over before a retry are no answer to it.
     round: AtomicU32,
-    /// Its outcome is out, or nobody wants it any more.
+    /// It takes no more bytes: it is complete, it has failed, or nobody wants it any more.
     closed: AtomicBool,
 }
 

@@ -454,6 +454,36 @@ fn a_refusal_that_comes_later_fails_that_file_alone() {
 }
 
 #[test]
+fn late_bytes_of_a_file_that_is_being_stored_do_not_begin_it_anew() {
+    let (tell, told) = std::sync::mpsc::channel::<()>();
+    let gate = std::sync::Mutex::new(told);
+    let store_when_told = move |_| gate.lock().unwrap().recv().is_err();
+    let mut run = Run::new(MemoryTarget::late(store_when_told), Journal::none());
+    let files = [bytes(1, 1000), Vec::new()];
+    let mut handed_over = 0;
+    for (item, data) in files.iter().enumerate() {
+        run.landing.begin(spec(item as u32, &item.to_string(), data));
+        for source in 1..4 {
+            run.send(item as u32, 0, data, source);
+            handed_over += data.len() as u64;
+        }
+    }
+    let taken = |run: &Run<_>| run.landing.counts().written_bytes + run.landing.counts().wasted_bytes;
+    let begun = std::time::Instant::now();
+    while taken(&run) < handed_over {
+        assert!(begun.elapsed() < std::time::Duration::from_secs(20));
+        std::thread::yield_now();
+    }
+    assert_eq!(run.landing.counts().written_bytes, 1000);
+    files.iter().for_each(|_| tell.send(()).unwrap());
+    for _ in &files {
+        let (item, ..) = verified(run.next());
+        assert_eq!(run.content(&item.to_string()).unwrap(), files[item as usize]);
+    }
+    run.finish();
+}
+
+#[test]
 fn the_end_waits_for_what_the_target_still_stores() {
     let run = Run::new(MemoryTarget::late(|_| false), Journal::none());
     let data = bytes(1, 1000);

@@ -221,6 +221,8 @@ impl<T: Target> Worker<T> {
         match file.conclude(target, shared, &self.clocks.write, &mut self.buffer) {
             Ok(Conclusion::Right(right)) => self.shared.committed(right),
             Ok(Conclusion::Pending(right, pending)) => {
+                // Late copies of its bytes would begin it anew.
+                right.entry.closed.store(true, Ordering::Release);
                 let pending_commit = PendingCommit::begin(&self.shared);
                 pending.then(move |result| pending_commit.end(right, result));
             }
