@@ -4,6 +4,8 @@
 
 use fullbore_wire::http1::Method;
 
+use tokio::task::JoinSet;
+
 use super::client::{Call, CallError, Client};
 use super::dialect::{Feature, Support};
 use super::xml::{self, ListedObject, Next, Page};
@@ -11,6 +13,12 @@ use super::xml::{self, ListedObject, Next, Page};
 /// Pages without an object in a row. Some come where many objects were deleted of which old versions are kept; so many are
 /// a guess at "never ends".
 const EMPTY_PAGES_MAX: u32 = 1000;
+
+/// Ranges of keys that are listed at once. A guess.
+const RANGES_MAX: usize = 16;
+
+/// Expected keys of such a range at least: a store lists a thousand in one answer.
+const RANGE_KEYS_MIN: usize = 2000;
 
 /// Whether to go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +58,71 @@ pub async fn list_behind(
         }
     }
     Ok(())
+}
+
+/// Keys behind which a listing is parted into ranges for [`list_in_ranges`], if it is expected to have so many keys; `key`
+/// gives them by their place in order.
+pub fn parted<'a>(count: usize, key: impl Fn(usize) -> &'a str) -> Vec<String> {
+    let ranges = RANGES_MAX.min(count / RANGE_KEYS_MIN);
+    (1..ranges).map(|range| key(range * count / ranges).to_owned()).collect()
+}
+
+/// As [`list`], all at once, in ranges that are listed at the same time: they are parted behind these keys, which are in
+/// order. A store that lists in another order is asked again, without ranges.
+///
+/// # Errors
+/// As of [`list`].
+pub async fn list_in_ranges(
+    client: &Client,
+    prefix: &str,
+    parted_behind: &[String],
+) -> Result<Vec<ListedObject>, CallError> {
+    let mut listing = JoinSet::new();
+    for place in 0..=parted_behind.len() {
+        let behind = place.checked_sub(1).map(|before| parted_behind[before].clone());
+        let (client, prefix, until) = (client.clone(), prefix.to_owned(), parted_behind.get(place).cloned());
+        listing.spawn(async move { (place, list_range(&client, &prefix, behind.as_deref(), until.as_deref()).await) });
+    }
+    let mut ranges: Vec<Vec<ListedObject>> = vec![Vec::new(); parted_behind.len() + 1];
+    let mut is_in_order = true;
+    while let Some(range) = listing.join_next().await {
+        let (place, found) = range.map_err(|error| CallError::GivenUp(format!("a task failed: {error}")))?;
+        match found? {
+            Some(found) => ranges[place] = found,
+            None => is_in_order = false,
+        }
+    }
+    if is_in_order {
+        return Ok(ranges.into_iter().flatten().collect());
+    }
+    let mut found = Vec::new();
+    list(client, prefix, |page| {
+        found.extend(page);
+        More::Yes
+    })
+    .await?;
+    found.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+    Ok(found)
+}
+
+/// The objects behind one key, up to another; `None` if the store does not list them in order.
+async fn list_range(
+    client: &Client,
+    prefix: &str,
+    behind: Option<&str>,
+    until: Option<&str>,
+) -> Result<Option<Vec<ListedObject>>, CallError> {
+    let mut found: Vec<ListedObject> = Vec::new();
+    let mut is_in_order = true;
+    list_behind(client, prefix, behind, |page| {
+        is_in_order &= found.last().iter().copied().chain(&page).is_sorted_by(|one, next| one.key < next.key);
+        let count = page.partition_point(|object| until.is_none_or(|until| object.key.as_str() <= until));
+        let is_over = count < page.len();
+        found.extend(page.into_iter().take(count));
+        if is_over || !is_in_order { More::No } else { More::Yes }
+    })
+    .await?;
+    Ok(is_in_order.then_some(found))
 }
 
 /// The pages of a listing.
@@ -201,6 +274,16 @@ mod tests {
             let (page, did) = by_key.unwrap();
             assert!(page <= 3 * (before + round) && did.contains("second time"), "{before} {round} {did}");
         }
+    }
+
+    #[test]
+    fn a_listing_is_parted_where_its_keys_are() {
+        let keys: Vec<String> = (0..40_000).map(|number| format!("{number:05}")).collect();
+        let parted = |count| parted(count, |place| &keys[place]);
+        assert_eq!(parted(3999), [""; 0]);
+        assert_eq!(parted(4000), ["02000"]);
+        assert_eq!(parted(8000), ["02000", "04000", "06000"]);
+        assert_eq!(parted(40_000).len(), 15);
     }
 
     #[test]

@@ -21,13 +21,14 @@ use crate::client::{CHECKSUM_FIELD, Call, CallError, Client, etag};
 use crate::credentials::unix_now;
 use crate::dialect::Feature;
 use crate::key::encode_path;
-use crate::listing::{self, More};
+use crate::listing;
+pub use crate::listing::parted;
 use crate::lock::Fence;
 use crate::open_uploads::{self, Aborted};
 use crate::remove::{self, KEYS_AT_ONCE};
 use crate::sign::hex;
 use crate::upload::{CONFLICT_PAUSE, CONFLICTS_MAX};
-use crate::xml::{self, Begun};
+use crate::xml::Begun;
 
 /// The field of an object's metadata with the SHA-256 of its content, in hex.
 pub const HASH_FIELD: &str = "x-amz-meta-fullbore-sha256";
@@ -303,53 +304,20 @@ impl Objects {
     /// # Errors
     /// [`CallError`]; see [`listing::list`].
     pub async fn list(&self, below: &str) -> Result<ListedPaths, CallError> {
-        self.list_range(below, None, None).await
+        self.list_in_ranges(below, &[]).await
     }
 
     /// As [`Objects::list`], in ranges that are listed at the same time: they are parted behind these paths, which are in
-    /// order.
+    /// order; see [`parted`].
     ///
     /// # Errors
     /// As of [`Objects::list`].
     pub async fn list_in_ranges(&self, below: &str, parted_behind: &[String]) -> Result<ListedPaths, CallError> {
-        let mut listing = tokio::task::JoinSet::new();
-        for place in 0..=parted_behind.len() {
-            let behind = place.checked_sub(1).map(|before| parted_behind[before].clone());
-            let (objects, below, until) = (self.clone(), below.to_owned(), parted_behind.get(place).cloned());
-            listing
-                .spawn(async move { (place, objects.list_range(&below, behind.as_deref(), until.as_deref()).await) });
-        }
-        let mut ranges: Vec<ListedPaths> = vec![Vec::new(); parted_behind.len() + 1];
-        while let Some(range) = listing.join_next().await {
-            let (place, found) = range.map_err(|error| CallError::GivenUp(format!("a task failed: {error}")))?;
-            ranges[place] = found?;
-        }
-        Ok(ranges.into_iter().flatten().collect())
-    }
-
-    /// The objects behind one path, up to another.
-    async fn list_range(
-        &self,
-        below: &str,
-        behind: Option<&str>,
-        until: Option<&str>,
-    ) -> Result<ListedPaths, CallError> {
-        let mut found = Vec::new();
-        let prefix = &*self.prefix;
-        let behind = behind.map(|path| self.key(path));
-        listing::list_behind(&self.client, &self.key(below), behind.as_deref(), |page: Vec<xml::ListedObject>| {
-            for object in page {
-                // A key outside of the prefix was not asked for.
-                let Some(path) = object.key.strip_prefix(prefix) else { continue };
-                if until.is_some_and(|until| path > until) {
-                    return More::No;
-                }
-                found.push((path.to_owned(), object.size, object.etag));
-            }
-            More::Yes
-        })
-        .await?;
-        Ok(found)
+        let parted_behind: Vec<String> = parted_behind.iter().map(|path| self.key(path)).collect();
+        let listed = listing::list_in_ranges(&self.client, &self.key(below), &parted_behind).await?;
+        // A key outside of the prefix was not asked for.
+        let path = |key: &str| key.strip_prefix(&*self.prefix).map(str::to_owned);
+        Ok(listed.into_iter().filter_map(|object| Some((path(&object.key)?, object.size, object.etag))).collect())
     }
 }
 

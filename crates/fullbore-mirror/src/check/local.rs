@@ -31,7 +31,7 @@ use crate::mirror::plan::{FileId, Plan, PlanBuilder, PlanFile};
 use crate::mirror::select::Reading;
 use crate::mirror::signed_files::NestedSuites;
 use crate::mirror::state::{State, StateError};
-use crate::mirror::tree::{LISTED_AT_ONCE, LISTED_LEAST, Tree};
+use crate::mirror::tree::Tree;
 use crate::settings::Filters;
 
 /// Options of a check.
@@ -441,7 +441,7 @@ impl<'a> Checker<'a> {
 
     /// Checks every file that the indexes name.
     fn files(&mut self, plan: &Plan) -> Result<(), CheckError> {
-        self.tree.expect(plan.parted(LISTED_AT_ONCE, LISTED_LEAST));
+        self.tree.expect(plan.parted());
         let mut chosen: Vec<(FileId, Option<String>, bool)> = Vec::new();
         for file in plan.files() {
             // Links are followed below `dists/` only: a pool behind a link may be on another disk.

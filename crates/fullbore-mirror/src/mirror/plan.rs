@@ -12,6 +12,7 @@ use fullbore_debian::index::OddEntry;
 use fullbore_debian::path::{self, PathFault};
 use fullbore_debian::version;
 use fullbore_engine::digest::Sha256;
+use fullbore_s3::objects;
 
 use super::filter::{self, Candidate, PackageFacts};
 use super::membership::SuiteId;
@@ -528,10 +529,9 @@ impl Plan {
         self.slots.len()
     }
 
-    /// Paths that part the files into `parts` of like number, in order; none if that would be fewer than `least` each.
-    pub fn parted(&self, parts: usize, least: usize) -> Vec<String> {
-        let parts = parts.min(self.len() / least.max(1));
-        (1..parts).map(|part| self.file((part * self.len() / parts) as FileId).path.to_owned()).collect()
+    /// Paths that part the files into ranges of like number, in order; see [`objects::parted`].
+    pub fn parted(&self) -> Vec<String> {
+        objects::parted(self.len(), |place| self.file(place as FileId).path)
     }
 
     /// Whether the plan has no files.

@@ -23,7 +23,6 @@ use super::session::{Session, disk};
 use super::sizes;
 use super::state::{Conflict, State, StateError};
 use super::subtract::{Comparison, FileSet, Subtraction, Tally};
-use super::tree::{LISTED_AT_ONCE, LISTED_LEAST};
 
 /// Present and missing files of a plan.
 pub struct FetchPlan {
@@ -53,7 +52,7 @@ pub fn need(
     stop: &Stop,
     warn: &mut dyn FnMut(String),
 ) -> Result<FetchPlan, Failure> {
-    session.tree.expect(plan.parted(LISTED_AT_ONCE, LISTED_LEAST));
+    session.tree.expect(plan.parted());
     let mut comparison = Comparison::new(plan, state, suites);
     for (file, durable) in std::mem::take(&mut session.logged) {
         comparison.logged(file, durable);

@@ -16,12 +16,6 @@ use fullbore_engine::files::{FileError, Kind, Root};
 use super::links;
 use super::state::{OWN_DIRECTORY, index_path};
 
-/// Ranges in which a tree that is listed as a whole is listed at once. A guess.
-pub const LISTED_AT_ONCE: usize = 16;
-
-/// Files of such a range at least: a store lists a thousand in one answer.
-pub const LISTED_LEAST: usize = 2000;
-
 /// What a tree knows about a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Status {

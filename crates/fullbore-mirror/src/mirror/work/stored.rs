@@ -7,13 +7,12 @@ use std::sync::atomic::AtomicU64;
 use fullbore_engine::digest::Sha256Hasher;
 use fullbore_engine::window::Window;
 use fullbore_fleet::message::Item;
-use fullbore_s3::objects::{ObjectFacts, Objects};
+use fullbore_s3::objects::{self, ObjectFacts, Objects};
 use fullbore_s3::{CallError, DownloadError};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
 use super::session::{Seen, look};
-use crate::mirror::tree::{LISTED_AT_ONCE, LISTED_LEAST};
 
 /// Files of which the store is asked one by one. Of more files their directories are listed: a thousand objects by a
 /// request, but those of other suites too.
@@ -49,8 +48,7 @@ pub async fn find(objects: &Objects, items: &[Item], wanted: &[usize]) -> Result
     for top in tops {
         let below = format!("{top}/");
         let of_top: Vec<&str> = sorted.iter().copied().filter(|path| path.starts_with(&below)).collect();
-        let parts = LISTED_AT_ONCE.min(of_top.len() / LISTED_LEAST);
-        let parted: Vec<String> = (1..parts).map(|part| of_top[part * of_top.len() / parts].to_owned()).collect();
+        let parted = objects::parted(of_top.len(), |place| of_top[place]);
         let found = objects.list_in_ranges(&below, &parted).await?;
         listed.extend(found.into_iter().map(|(path, size, _)| (path, size)));
     }

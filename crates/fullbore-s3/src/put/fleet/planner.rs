@@ -16,8 +16,9 @@ use tokio::task::JoinHandle;
 
 use super::split::{End, Large, Split};
 use crate::client::CallError;
-use crate::listing::{self, More};
+use crate::listing;
 use crate::upload::{Stored, UploadError, Uploader};
+use crate::xml::ListedObject;
 
 /// Between two looks at the queue: the end of a short run is noticed soon, and four requests a second are little.
 const STEP: Duration = Duration::from_millis(250);
@@ -446,15 +447,17 @@ impl<Q: Queue> Planner<'_, Q> {
         if left.is_empty() {
             return Ok(());
         }
-        let mut found = Vec::new();
-        listing::list(&self.uploader.client, &self.prefix, |page| {
-            for object in page {
-                let at = left.get(object.key.as_str()).filter(|at| files[**at].item.size == object.size);
-                found.extend(at.map(|at| (*at, object.etag)));
-            }
-            More::Yes
-        })
-        .await?;
+        // Those that are stored will be listed, too.
+        let mut keys: Vec<&str> = files.iter().map(|file| file.key.as_str()).collect();
+        keys.sort_unstable();
+        let parted = listing::parted(keys.len(), |place| keys[place]);
+        let listed = listing::list_in_ranges(&self.uploader.client, &self.prefix, &parted).await?;
+        let is_of = |object: &ListedObject| {
+            let at = left.get(object.key.as_str()).copied();
+            at.filter(|at| files[*at].item.size == object.size)
+        };
+        let found: Vec<(usize, String)> =
+            listed.into_iter().filter_map(|object| Some((is_of(&object)?, object.etag))).collect();
         let stored: HashSet<usize> = found.iter().map(|(at, _)| *at).collect();
         self.left.retain(|at| !stored.contains(at));
         for (at, etag) in found {

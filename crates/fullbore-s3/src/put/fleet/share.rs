@@ -23,7 +23,7 @@ use super::worker::{Bench, Served, Station};
 use super::{Connect, FleetPut, announcement, given, item};
 use crate::bucket::explain;
 use crate::journal::Open;
-use crate::listing::{self, More};
+use crate::listing;
 use crate::mtime;
 use crate::upload::{Stored, Uploader};
 
@@ -75,14 +75,13 @@ impl<'a, Q: Queue> Fleet<'a, Q> {
             }
         };
         let prefix = plan.prefix.clone().unwrap_or_default();
-        let mut before = HashMap::new();
-        let wanted: std::collections::HashSet<&str> = plan.objects.iter().map(|object| object.key.as_str()).collect();
-        let listed = listing::list(&uploader.client, &prefix, |page| {
-            let ours = page.into_iter().filter(|object| wanted.contains(object.key.as_str()));
-            before.extend(ours.map(|object| (object.key, (object.size, object.etag))));
-            More::Yes
-        });
-        runtime.block_on(listed).map_err(|error| explain(&error))?;
+        let mut wanted: Vec<&str> = plan.objects.iter().map(|object| object.key.as_str()).collect();
+        wanted.sort_unstable();
+        let parted = listing::parted(wanted.len(), |place| wanted[place]);
+        let listed = runtime.block_on(listing::list_in_ranges(&uploader.client, &prefix, &parted));
+        let listed = listed.map_err(|error| explain(&error))?;
+        let ours = listed.into_iter().filter(|object| wanted.binary_search(&object.key.as_str()).is_ok());
+        let before = ours.map(|object| (object.key, (object.size, object.etag))).collect();
         let worker = fleet.is_worker.then(|| fleet.worker.clone());
         Ok(Some(Fleet {
             queue,
