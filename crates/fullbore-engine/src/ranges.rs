@@ -36,7 +36,7 @@ impl Ranges {
     }
 
     /// The end of the run of bytes that starts at `offset`; `offset` if none does.
-    pub(crate) fn end_of_run(&self, offset: u64) -> u64 {
+    pub fn end_of_run(&self, offset: u64) -> u64 {
         let after = self.0.partition_point(|range| range.end <= offset);
         match self.0.get(after) {
             Some(range) if range.start <= offset => range.end,

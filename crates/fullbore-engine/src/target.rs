@@ -14,7 +14,7 @@ pub mod pending;
 use std::io;
 use std::sync::Arc;
 
-use crate::digest::Verified;
+use crate::digest::{Sha256, Verified};
 use crate::durability::{Barrier, Durability, WriteBack};
 use crate::files::{FileError, PartFile, Root};
 pub use pending::{Committed, PendingResult, Promise};
@@ -110,11 +110,12 @@ pub trait Target: Send + Sync + 'static {
     /// Unfinished content. Dropping it leaves it to be resumed.
     type Part: Send + 'static;
 
-    /// Starts content for `path` afresh, in place of older unfinished one.
+    /// Starts content for `path` afresh, in place of older unfinished one. Its size in bytes and its hash are those that it
+    /// is to have: a target may send it on while it is written.
     ///
     /// # Errors
     /// Impossible paths, a full destination.
-    fn begin(&self, path: &str, size: u64) -> Result<Self::Part, TargetError>;
+    fn begin(&self, path: &str, size: u64, sha256: Sha256) -> Result<Self::Part, TargetError>;
 
     /// Takes up unfinished content; `None` when there is none.
     ///
@@ -227,7 +228,7 @@ fn complete(file: &PartFile, proof: &Verified, mtime: Option<i64>) -> Result<(),
 impl Target for LocalTarget {
     type Part = LocalPart;
 
-    fn begin(&self, path: &str, size: u64) -> Result<LocalPart, TargetError> {
+    fn begin(&self, path: &str, size: u64, _sha256: Sha256) -> Result<LocalPart, TargetError> {
         let file = self.root.create_part(path, size)?;
         Ok(LocalPart { file, write_back: WriteBack::default() })
     }
@@ -331,7 +332,7 @@ mod tests {
 
     fn conforms(target: &impl Target) {
         // Out of order, then visible at once and whole.
-        let mut part = target.begin("pool/a", 6).unwrap();
+        let mut part = target.begin("pool/a", 6, Sha256::EMPTY).unwrap();
         target.write_at(&mut part, 3, b"def").unwrap();
         assert_eq!(content(target, "pool/a"), None);
         assert_eq!(target.kept("pool/a").unwrap(), Some(6));
@@ -344,7 +345,7 @@ mod tests {
         assert_eq!(target.kept("pool/a").unwrap(), None);
 
         // Dropped, then resumed; too long, then cut to what was proven.
-        let mut part = target.begin("pool/b", 4).unwrap();
+        let mut part = target.begin("pool/b", 4, Sha256::EMPTY).unwrap();
         target.write_at(&mut part, 0, b"wxyz!").unwrap();
         drop(part);
         assert_eq!(target.kept("pool/b").unwrap(), Some(5));
@@ -355,7 +356,7 @@ mod tests {
         assert!(target.resume("pool/b", 4).unwrap().is_none());
 
         // Too short: stays invisible, what was there stays visible.
-        let mut part = target.begin("pool/b", 4).unwrap();
+        let mut part = target.begin("pool/b", 4, Sha256::EMPTY).unwrap();
         target.write_at(&mut part, 0, b"wX").unwrap();
         let error = commit(target, part, &proof(b"wXyz"), None).unwrap_err();
         assert!(matches!(error, TargetError::Length { actual: 2, expected: 4, .. }), "{error}");
@@ -363,13 +364,13 @@ mod tests {
         assert_eq!(target.kept("pool/b").unwrap(), Some(2));
 
         // Begun afresh: empty; abandoned: gone.
-        let part = target.begin("pool/b", 4).unwrap();
+        let part = target.begin("pool/b", 4, Sha256::EMPTY).unwrap();
         assert_eq!(target.kept("pool/b").unwrap(), Some(0));
         target.abandon(part).unwrap();
         assert_eq!(target.kept("pool/b").unwrap(), None);
 
         // Empty content.
-        let part = target.begin("pool/empty", 0).unwrap();
+        let part = target.begin("pool/empty", 0, Sha256::EMPTY).unwrap();
         commit(target, part, &proof(b""), None).unwrap();
         assert_eq!(content(target, "pool/empty").unwrap(), b"");
         target.barrier().unwrap();
@@ -397,7 +398,7 @@ mod tests {
 
         // Impossible paths, and the names of unfinished content.
         for path in ["../x", "/x", "", "a/../b", "pool/.a.part"] {
-            assert!(target.begin(path, 1).is_err(), "{path:?}");
+            assert!(target.begin(path, 1, Sha256::EMPTY).is_err(), "{path:?}");
         }
     }
 

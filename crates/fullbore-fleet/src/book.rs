@@ -62,12 +62,12 @@ pub struct Begun {
 }
 
 /// How far a file is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Progress {
     /// Bytes of it are still to come.
     Incomplete,
-    /// It is complete, and not stored.
-    Fetched,
+    /// It is complete, and not stored. So many bytes are still to be sent.
+    Fetched(u64),
     /// It is stored, or has failed.
     Ended,
 }
@@ -77,6 +77,16 @@ enum Progress {
 struct Files {
     count: usize,
     bytes: u64,
+}
+
+impl Files {
+    fn add(&mut self, bytes: u64) {
+        (self.count, self.bytes) = (self.count + 1, self.bytes + bytes);
+    }
+
+    fn remove(&mut self, bytes: u64) {
+        (self.count, self.bytes) = (self.count - 1, self.bytes - bytes);
+    }
 }
 
 struct Entry {
@@ -119,20 +129,18 @@ impl Entry {
 
     /// A file goes on. A file that has ended stays so.
     fn advance(&mut self, item: usize, to: Progress) {
-        let (Some(progress), Some(bytes)) =
-            (self.progress.get_mut(item), self.task.items.get(item).map(|item| self.task.bytes_of(item)))
-        else {
-            return;
-        };
-        let before = std::mem::replace(progress, to.max(*progress));
-        let after = *progress;
-        for (files, of) in [(&mut self.incomplete, Progress::Incomplete), (&mut self.fetched, Progress::Fetched)] {
-            if before == of {
-                (files.count, files.bytes) = (files.count - 1, files.bytes - bytes);
-            }
-            if after == of {
-                (files.count, files.bytes) = (files.count + 1, files.bytes + bytes);
-            }
+        let (Some(progress), Some(item)) = (self.progress.get_mut(item), self.task.items.get(item)) else { return };
+        let bytes = self.task.bytes_of(item);
+        match *progress {
+            Progress::Incomplete => self.incomplete.remove(bytes),
+            Progress::Fetched(unsent) => self.fetched.remove(unsent),
+            Progress::Ended => return,
+        }
+        *progress = to;
+        match to {
+            Progress::Incomplete => self.incomplete.add(bytes),
+            Progress::Fetched(unsent) => self.fetched.add(unsent),
+            Progress::Ended => {}
         }
     }
 
@@ -260,11 +268,11 @@ impl Book {
         self.entries.values_mut().for_each(|entry| (entry.moved, entry.is_begun) = (now, true));
     }
 
-    /// A file of a task is complete, and on its way to the store.
-    pub fn fetched(&mut self, number: TaskNumber, item: usize) {
-        if let Some(entry) = self.entries.get_mut(&number) {
-            entry.advance(item, Progress::Fetched);
-        }
+    /// A file of a task is complete. So many bytes of it are in the store, and the rest is on its way.
+    pub fn fetched(&mut self, number: TaskNumber, item: usize, sent_bytes: u64) {
+        let Some(entry) = self.entries.get_mut(&number) else { return };
+        let Some(bytes) = entry.task.items.get(item).map(|item| entry.task.bytes_of(item)) else { return };
+        entry.advance(item, Progress::Fetched(bytes.saturating_sub(sent_bytes)));
     }
 
     /// The store has confirmed a file of a task, or had it already.
@@ -421,11 +429,11 @@ mod tests {
         let of_tasks = Load { tasks: 1, incomplete_tasks: 1, ..Load::default() };
         let load = Load { incomplete_bytes: 2_000, largest_bytes: 2_000, ..of_tasks };
         assert_eq!(book.load(), load);
-        book.fetched(begun.number, 1);
-        assert_eq!(book.load(), Load { incomplete_bytes: 1_000, fetched_bytes: 1_000, ..load });
+        book.fetched(begun.number, 1, 400);
+        assert_eq!(book.load(), Load { incomplete_bytes: 1_000, fetched_bytes: 600, ..load });
         assert_eq!(book.stored(SECOND, begun.number, 1), []);
         assert_eq!(book.stored(SECOND, begun.number, 1), [], "the same file again");
-        book.fetched(begun.number, 1);
+        book.fetched(begun.number, 1, 0);
         assert_eq!(book.load(), Load { incomplete_bytes: 1_000, ..load });
         assert_eq!(book.stored(SECOND, begun.number, 0), [Step::Acknowledge(delivery("a"))]);
         assert_eq!(book.load(), Load::default());

@@ -37,7 +37,7 @@ pub struct Load {
     pub incomplete_tasks: usize,
     /// Bytes of their files that are not complete yet. A worker that only sends has all of its bytes here.
     pub incomplete_bytes: u64,
-    /// Bytes of their files that are complete, and not stored yet.
+    /// Bytes of their files that are complete, which are still to be sent to the store.
     pub fetched_bytes: u64,
     /// Size of the largest of them; 0 without one.
     pub largest_bytes: u64,

@@ -266,9 +266,9 @@ impl<Q: Queue> WorkerQueue<Q> {
         self.book.moved(now, task);
     }
 
-    /// A task's file is complete, and on its way to the store.
-    pub fn fetched(&mut self, task: TaskNumber, item: usize) {
-        self.book.fetched(task, item);
+    /// A task's file is complete. So many bytes of it are in the store, and the rest is on its way.
+    pub fn fetched(&mut self, task: TaskNumber, item: usize, sent_bytes: u64) {
+        self.book.fetched(task, item, sent_bytes);
     }
 
     /// So many bytes have been sent to the store in this session, and it is not known of which tasks.

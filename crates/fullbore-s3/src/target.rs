@@ -1,11 +1,14 @@
 //! Files that land in a store: each is one object, put when it is complete and verified.
 //!
-//! Files up to [`WHOLE_BYTES_MAX`] are in memory until the store has acknowledged them; larger ones are in files without a
-//! name, and go up in parts. So nothing unverified is ever in the store. A landing thread waits for no answer: the
-//! target tells later ([`Committed::Later`]). Paths below the caller's own directory stay in a local one.
+//! Files up to [`WHOLE_BYTES_MAX`] are in memory until the store has acknowledged them. Larger ones are in files without a
+//! name, and go up in parts while they are written ([`early`]); the object is made when the file is verified. A landing
+//! thread waits for no answer: the target tells later ([`Committed::Later`]). Paths below the caller's own directory stay
+//! in a local one.
 //!
 //! A file that lands replaces no object, so that a run that was frozen cannot undo what another has published meanwhile.
 //! Right content for a path with other content waits in the local directory, and gets its name by [`Target::publish`].
+
+mod early;
 
 use std::fs::File;
 use std::io::{self, Seek as _};
@@ -20,13 +23,14 @@ use fullbore_engine::files::unnamed::unnamed;
 use fullbore_engine::files::{FileError, Root};
 use fullbore_engine::target::{Committed, Content, LocalPart, LocalTarget, Name, Promise, Target, TargetError};
 use tokio::runtime::Handle;
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 
 use crate::bucket::{failure, upload_failure};
 use crate::client::CallError;
 use crate::objects::{Condition, HASH_FIELD, Objects, TIME_FIELD, Written};
 use crate::parts::WHOLE_BYTES_MAX;
-use crate::upload::{CONFLICT_PAUSE, PutOutcome, UploadError, Uploader};
+use crate::upload::{CONFLICT_PAUSE, PutOutcome, Stored, UploadError, Uploader};
+use early::Early;
 
 /// Names that are given at once.
 pub const NAMES_AT_ONCE: usize = 32;
@@ -43,6 +47,12 @@ pub enum WriteMode {
     Create,
     /// The same, beside other machines that store the same files at the same time.
     CreateShared,
+}
+
+impl WriteMode {
+    fn condition(self) -> Condition {
+        if self == WriteMode::Replace { Condition::None } else { Condition::Absent }
+    }
 }
 
 /// What the caller knows of the layout of its objects.
@@ -86,8 +96,8 @@ pub trait Layout: Send + Sync + 'static {
     /// A published object that has this content already.
     fn copy_of(&self, sha256: Sha256) -> Option<String>;
 
-    /// A file is complete and verified, and its upload begins.
-    fn verified(&self, _path: &str) {}
+    /// A file is complete and verified. So many bytes of it are in the store already, and the rest is on its way.
+    fn verified(&self, _path: &str, _sent_bytes: u64) {}
 
     /// A file that was to land is there already ([`WriteMode::CreateShared`]), with the right size, and with the right hash as
     /// far as that is known.
@@ -126,7 +136,9 @@ pub enum StorePart {
         /// Its path.
         path: String,
         /// The file.
-        file: File,
+        file: Arc<File>,
+        /// Its upload; `None` if it goes up when it is verified.
+        early: Option<Early>,
     },
 }
 
@@ -249,16 +261,21 @@ impl<L: Layout> StoreTarget<L> {
     }
 
     /// Puts a file that has landed.
-    async fn land(&self, path: &str, upload: Upload, sha256: Sha256, size: u64) -> Result<(), TargetError> {
+    async fn land(&self, path: &str, mut upload: Upload, sha256: Sha256, size: u64) -> Result<(), TargetError> {
         let failed = |source: io::Error| not_stored(path, source);
         let (key, fields) = (self.objects.key(path), with_hash(self.layout.fields(path), sha256));
         let mode = self.layout.write_mode();
-        // Some stores ignore conditions of uploads in parts, and a refusal would come after all bytes.
-        let may_be_there = mode == WriteMode::CreateShared && matches!(upload, Upload::File(_));
-        if may_be_there && self.was_there(path, sha256, size).await? {
-            return Ok(());
+        let mut ended = None;
+        if let Upload::File(_, sending) = &mut upload {
+            if let Some(sending) = sending.take() {
+                ended = early::end(sending, |most| self.uploader.client.dialect().learn_parts_max(most)).await;
+            }
+            // Some stores ignore conditions of uploads in parts, and a refusal would come after all bytes.
+            if ended.is_none() && mode == WriteMode::CreateShared && self.was_there(path, sha256, size).await? {
+                return Ok(());
+            }
         }
-        let condition = if mode == WriteMode::Replace { Condition::None } else { Condition::Absent };
+        let condition = mode.condition();
         for _ in 0..LANDINGS_MAX {
             let fields = fields.clone();
             let put = match &upload {
@@ -269,10 +286,13 @@ impl<L: Layout> StoreTarget<L> {
                         Err(error) => Err(error),
                     }
                 }
-                Upload::File(file) => {
-                    (&**file).rewind().map_err(failed)?;
-                    self.uploader.put_file_on(&key, fields, Arc::clone(file), size, &condition).await.map(drop)
-                }
+                Upload::File(file, _) => match ended.take() {
+                    Some(ended) => ended.map(drop),
+                    None => {
+                        (&**file).rewind().map_err(failed)?;
+                        self.uploader.put_file_on(&key, fields, Arc::clone(file), size, &condition).await.map(drop)
+                    }
+                },
             };
             match put {
                 Ok(()) => {}
@@ -368,9 +388,9 @@ fn with_hash(mut fields: Vec<(String, String)>, sha256: Sha256) -> Vec<(String, 
 impl<L: Layout> Target for StoreTarget<L> {
     type Part = StorePart;
 
-    fn begin(&self, path: &str, size: u64) -> Result<StorePart, TargetError> {
+    fn begin(&self, path: &str, size: u64, sha256: Sha256) -> Result<StorePart, TargetError> {
         if self.layout.is_own(path) {
-            return Ok(StorePart::Local(self.local.begin(path, size)?));
+            return Ok(StorePart::Local(self.local.begin(path, size, sha256)?));
         }
         let path = path.to_owned();
         if size <= WHOLE_BYTES_MAX {
@@ -378,7 +398,11 @@ impl<L: Layout> Target for StoreTarget<L> {
             return Ok(StorePart::Memory { path, content });
         }
         match unnamed(&self.scratch) {
-            Ok(file) => Ok(StorePart::File { path, file }),
+            Ok(file) => {
+                let file = Arc::new(file);
+                let early = Some(Early::begin(self, &path, &file, size, sha256));
+                Ok(StorePart::File { path, file, early })
+            }
             Err(source) => Err(TargetError::Io { operation: "create a temporary file for", path, source }),
         }
     }
@@ -404,11 +428,13 @@ impl<L: Layout> Target for StoreTarget<L> {
                 place.ok_or_else(error)?.copy_from_slice(data);
                 Ok(())
             }
-            StorePart::File { path, file } => file.write_all_at(data, offset).map_err(|source| TargetError::Io {
-                operation: "write",
-                path: path.clone(),
-                source,
-            }),
+            StorePart::File { path, file, early } => {
+                let failed = |source| TargetError::Io { operation: "write", path: path.clone(), source };
+                file.write_all_at(data, offset).map_err(failed)?;
+                // These may replace wrong ones that have been sent.
+                early.take_if(|early| !early.note(offset, data.len() as u64));
+                Ok(())
+            }
         }
     }
 
@@ -421,7 +447,7 @@ impl<L: Layout> Target for StoreTarget<L> {
                 buffer[..count].copy_from_slice(&rest[..count]);
                 Ok(count)
             }
-            StorePart::File { path, file } => file.read_at(buffer, offset).map_err(|source| TargetError::Io {
+            StorePart::File { path, file, .. } => file.read_at(buffer, offset).map_err(|source| TargetError::Io {
                 operation: "read",
                 path: path.clone(),
                 source,
@@ -431,6 +457,7 @@ impl<L: Layout> Target for StoreTarget<L> {
 
     fn commit(&self, part: StorePart, proof: &Verified, mtime: Option<i64>) -> Result<Committed, TargetError> {
         let (size, sha256) = (proof.size(), proof.sha256());
+        let mut sent_bytes = 0;
         let (path, upload) = match part {
             StorePart::Local(part) => return self.local.commit(part, proof, mtime),
             StorePart::Memory { path, mut content } => {
@@ -441,17 +468,18 @@ impl<L: Layout> Target for StoreTarget<L> {
                 content.truncate(usize::try_from(size).unwrap_or(usize::MAX));
                 (path, Upload::Whole(content.into()))
             }
-            StorePart::File { path, file } => {
+            StorePart::File { path, file, early } => {
                 let shorter = |actual| TargetError::Length { path: path.clone(), actual, expected: size };
                 let failed = |source| TargetError::Io { operation: "look at", path: path.clone(), source };
                 let actual = file.metadata().map_err(failed)?.len();
                 if actual < size {
                     return Err(shorter(actual));
                 }
-                (path, Upload::File(Arc::new(file)))
+                sent_bytes = early.as_ref().map_or(0, Early::sent_bytes);
+                (path, Upload::File(file, early.and_then(|early| early.complete(size))))
             }
         };
-        self.layout.verified(&path);
+        self.layout.verified(&path, sent_bytes);
         let (promise, pending) = Promise::new(&path);
         let (target, flying) = (self.clone(), Flying::begin(&self.in_flight));
         self.runtime.spawn(async move {
@@ -525,7 +553,8 @@ impl<L: Layout> Target for StoreTarget<L> {
 
 enum Upload {
     Whole(Bytes),
-    File(Arc<File>),
+    /// The upload that has begun already, if there is one.
+    File(Arc<File>, Option<JoinHandle<Result<Stored, UploadError>>>),
 }
 
 impl<L> Clone for StoreTarget<L> {

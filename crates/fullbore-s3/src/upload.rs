@@ -5,6 +5,7 @@
 //! or 16 GB (pipes) have, are sent from the file, or from one without a name that a pipe is kept in ([`super::spool`]). An
 //! upload in parts that fails is given up on the server; one that cannot be is in the journal.
 
+pub(crate) mod early;
 pub(crate) mod shared;
 
 use std::fs::File;
@@ -12,6 +13,7 @@ use std::io::{self, Read};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use bytes::{Buf, Bytes};
@@ -325,7 +327,7 @@ impl Uploader {
         };
         let upload =
             self.begin(key, fields, None).await.map(|upload| Multipart { condition: condition.clone(), ..upload });
-        self.in_parts(upload, ready, reader, Some(original)).await
+        self.in_parts(upload, ready, reader, Whole::File(original)).await
     }
 
     /// Uploads the content of a pipe, in parts that grow. Returns early if `over` completes while the pipe is still
@@ -367,7 +369,7 @@ impl Uploader {
         let (pipes, spool) = (self.pipes.clone(), self.spool.clone());
         let reader = tokio::task::spawn_blocking(move || reading.of_a_pipe(first, &mut from, &pipes, &spool));
         let upload = self.begin(key, fields, None).await;
-        self.in_parts(upload, ready, reader, None).await
+        self.in_parts(upload, ready, reader, Whole::Pipe).await
     }
 
     /// At the end of a pipe.
@@ -414,7 +416,7 @@ impl Uploader {
             };
             self.noted(|journal| journal.answered(intent, only_one));
         }
-        Ok(Multipart { uploader: self.clone(), open: begun?, condition: Condition::None })
+        Ok(Multipart { uploader: self.clone(), open: begun?, condition: Condition::None, sent: Arc::default() })
     }
 
     /// Asks the store to begin an upload. While it waits, the journal notes that this run is alive.
@@ -448,7 +450,7 @@ impl Uploader {
         upload: Result<Multipart, UploadError>,
         mut ready: mpsc::Receiver<Ready>,
         reader: JoinHandle<io::Result<()>>,
-        original: Option<Original>,
+        whole: Whole,
     ) -> Result<Stored, UploadError> {
         let upload = upload?;
         let sent = async {
@@ -456,10 +458,10 @@ impl Uploader {
             // Parts end where the content does, and where it cannot be read on.
             joined(reader.await)?.map_err(UploadError::Source)?;
             let sum: u64 = parts.iter().map(|part| part.size).sum();
-            match original {
-                Some(original) if original.is_changed(sum) => return Err(UploadError::Changed),
-                Some(_) => {}
-                None => self.go_on_unless_stopped().await?,
+            match whole {
+                Whole::File(original) if original.is_changed(sum) => return Err(UploadError::Changed),
+                Whole::File(_) | Whole::Verified => {}
+                Whole::Pipe => self.go_on_unless_stopped().await?,
             }
             upload.complete(&parts).await
         };
@@ -512,6 +514,16 @@ fn is_about_part_numbers(error: &CallError) -> bool {
         }
         _ => false,
     }
+}
+
+/// How it is known that the parts are all of one content.
+enum Whole {
+    /// The file is as it was before it was read.
+    File(Original),
+    /// The pipe has ended, and not because of a signal.
+    Pipe,
+    /// Whoever wrote it has verified it.
+    Verified,
 }
 
 /// A file as it was before it was read.
@@ -658,6 +670,8 @@ struct Multipart {
     open: Open,
     /// What the object may replace.
     condition: Condition,
+    /// Bytes that the store has acknowledged.
+    sent: Arc<AtomicU64>,
 }
 
 /// Waits for the other parts in flight when one has failed. They go on to their end, whoever waits for them, and would
@@ -745,6 +759,7 @@ impl Multipart {
         }
         let etag = read_answer(&what(), any_etag(&answer.head).ok_or(XmlError::Missing("ETag")))?;
         let confirmed = answer.head.store_field(CHECKSUM_FIELD).is_some();
+        self.sent.fetch_add(size, Ordering::Relaxed);
         Ok(Part { number, etag, has_bare_etag: answer.head.etag.is_none(), hash: Some(hash), size, confirmed })
     }
 

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod common;
 #[path = "put_fleet/conditions.rs"]
 mod conditions;
 #[path = "../../fullbore/tests/s3/store.rs"]
@@ -28,12 +29,11 @@ use fullbore_fleet::memory::MemoryQueue;
 use fullbore_fleet::message::Run;
 use fullbore_fleet::names::{RUN_KEYS, WorkerId};
 use fullbore_fleet::queue::Queue;
-use fullbore_s3::bucket::{self, BucketSettings};
-use fullbore_s3::credentials::Aws;
 use fullbore_s3::put::fleet::{Connect, FleetPut, SPLIT_BYTES_MIN, Served, WorkerSettings, serve};
 use fullbore_s3::put::{self, FieldSettings, PutSettings};
-use fullbore_s3::{Addressing, Location};
 use tokio::sync::watch;
+
+use common::bucket_at;
 
 /// A store that ends with the test.
 struct Store {
@@ -75,28 +75,6 @@ impl Store {
     /// Path → content of the objects below the prefix `p`.
     fn objects(&self) -> BTreeMap<String, Vec<u8>> {
         files(&self.directory.path().join("data/bucket/p"))
-    }
-}
-
-/// A bucket of the store at this URL.
-fn bucket_at(url: &str, place: &str) -> BucketSettings {
-    let variables = BTreeMap::from([
-        ("AWS_ACCESS_KEY_ID", "fullbore"),
-        ("AWS_SECRET_ACCESS_KEY", "only-for-tests"),
-        ("AWS_ENDPOINT_URL", url),
-        ("HOME", "/nonexistent"),
-    ]);
-    BucketSettings {
-        location: Location::parse(place).unwrap(),
-        endpoint: None,
-        region: None,
-        addressing: Addressing::Path,
-        signs: true,
-        authorities: None,
-        connections: bucket::CONNECTIONS,
-        patience: Duration::from_secs(30),
-        proxy: fullbore_wire::run::ProxyAddresses::default(),
-        aws: Aws::find(&|name| variables.get(name).map(|value| (*value).to_owned()), None).unwrap(),
     }
 }
 

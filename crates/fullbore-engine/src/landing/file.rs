@@ -104,7 +104,7 @@ impl<P: Send + 'static> FileState<P> {
         let spec = &entry.spec;
         let afresh = entry.resumed.is_empty();
         let part = if afresh {
-            target.begin(&spec.path, spec.size)?
+            target.begin(&spec.path, spec.size, spec.sha256)?
         } else {
             let resumed = target.resume(&spec.path, spec.size)?;
             resumed.ok_or_else(|| Cause::Vanished { path: spec.path.clone() })?

@@ -8,7 +8,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::{Committed, Content, Name, Target, TargetError};
-use crate::digest::Verified;
+use crate::digest::{Sha256, Verified};
 
 /// What goes wrong. Operations count from 1; all that change the target count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,9 +105,9 @@ impl<T: Target> FaultyTarget<T> {
 impl<T: Target> Target for FaultyTarget<T> {
     type Part = T::Part;
 
-    fn begin(&self, path: &str, size: u64) -> Result<T::Part, TargetError> {
+    fn begin(&self, path: &str, size: u64, sha256: Sha256) -> Result<T::Part, TargetError> {
         self.count("begin", path)?;
-        self.inner.begin(path, size)
+        self.inner.begin(path, size, sha256)
     }
 
     fn resume(&self, path: &str, size: u64) -> Result<Option<T::Part>, TargetError> {

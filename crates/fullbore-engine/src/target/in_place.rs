@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Committed, Content, Name, Target, TargetError};
-use crate::digest::Verified;
+use crate::digest::{Sha256, Verified};
 use crate::files::{FileError, PartFile, Root};
 use crate::ranges::Ranges;
 
@@ -100,7 +100,7 @@ impl Drop for InPlacePart {
 impl Target for InPlaceTarget {
     type Part = InPlacePart;
 
-    fn begin(&self, path: &str, size: u64) -> Result<InPlacePart, TargetError> {
+    fn begin(&self, path: &str, size: u64, _sha256: Sha256) -> Result<InPlacePart, TargetError> {
         let (root, name) = self.place(path)?;
         let file = root.create_in_place(name, size)?;
         (self.on_begin)(path);
@@ -173,7 +173,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
-    use crate::digest::{Sha256, Sha256Hasher};
+    use crate::digest::Sha256Hasher;
 
     fn target() -> (InPlaceTarget, Arc<AtomicUsize>) {
         let begun = Arc::new(AtomicUsize::new(0));
@@ -197,7 +197,7 @@ mod tests {
         let name = path.to_str().unwrap();
         let (target, begun) = target();
         std::fs::write(&path, "older and longer").unwrap();
-        let mut part = target.begin(name, 6).unwrap();
+        let mut part = target.begin(name, 6, Sha256::EMPTY).unwrap();
         assert_eq!(begun.load(Ordering::Relaxed), 1);
         target.write_at(&mut part, 3, b"def").unwrap();
         target.write_at(&mut part, 0, b"abc").unwrap();
@@ -207,11 +207,11 @@ mod tests {
         assert_eq!(std::fs::read(&path).unwrap(), b"abcdef");
         let modified = path.metadata().unwrap().modified().unwrap();
         assert_eq!(modified.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs(), 1_700_000_000);
-        let part = target.begin(name, 6).unwrap();
+        let part = target.begin(name, 6, Sha256::EMPTY).unwrap();
         target.abandon(part).unwrap();
         assert!(!path.exists());
-        assert!(target.begin("relative", 1).is_err());
-        assert!(target.begin(&directory.path().join("none/x").display().to_string(), 1).is_err());
+        assert!(target.begin("relative", 1, Sha256::EMPTY).is_err());
+        assert!(target.begin(&directory.path().join("none/x").display().to_string(), 1, Sha256::EMPTY).is_err());
     }
 
     #[test]
@@ -220,7 +220,7 @@ mod tests {
         let path = directory.path().join("a.deb");
         let name = path.to_str().unwrap();
         let (target, _) = target();
-        let mut part = target.begin(name, 100).unwrap();
+        let mut part = target.begin(name, 100, Sha256::EMPTY).unwrap();
         target.write_at(&mut part, 0, &[1; 10]).unwrap();
         target.write_at(&mut part, 20, &[2; 10]).unwrap();
         drop(part);
@@ -240,7 +240,7 @@ mod tests {
         let path = directory.path().join("a.deb");
         let name = path.to_str().unwrap();
         let (target, _) = target();
-        let mut part = target.begin(name, 3 << 20).unwrap();
+        let mut part = target.begin(name, 3 << 20, Sha256::EMPTY).unwrap();
         target.write_at(&mut part, 0, &[1; 70_000]).unwrap();
         target.write_at(&mut part, 2 << 20, &[2; 1000]).unwrap();
         std::mem::forget(part);

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::{Committed, Content, Name, Promise, Target, TargetError};
-use crate::digest::Verified;
+use crate::digest::{Sha256, Verified};
 use crate::files;
 
 /// The store.
@@ -110,7 +110,7 @@ fn complete_in_reverse(state: &Mutex<State>, receiver: &Receiver<Completion>, re
 impl Target for MemoryTarget {
     type Part = Upload;
 
-    fn begin(&self, path: &str, _size: u64) -> Result<Upload, TargetError> {
+    fn begin(&self, path: &str, _size: u64, _sha256: Sha256) -> Result<Upload, TargetError> {
         files::check_final(path)?;
         let mut state = self.state();
         state.next_upload += 1;

@@ -82,7 +82,7 @@ impl Uploader {
 
     /// Goes on with an upload that was [taken over](Uploader::takes_over).
     pub(crate) fn go_on_with(&self, open: Open, (size, part_bytes): (u64, u64)) -> SharedUpload {
-        let multipart = Multipart { uploader: self.clone(), open, condition: Condition::None };
+        let multipart = Multipart { uploader: self.clone(), open, condition: Condition::None, sent: Arc::default() };
         SharedUpload { multipart, size, part_bytes }
     }
 
@@ -100,7 +100,7 @@ impl Uploader {
         let bucket = self.client.bucket();
         let (store, name) = (bucket.store().to_owned(), bucket.name.clone());
         let open = Open { store, bucket: name, key: key.to_owned(), upload_id: upload_id.to_owned(), of: None };
-        let multipart = Multipart { uploader: self.clone(), open, condition: Condition::None };
+        let multipart = Multipart { uploader: self.clone(), open, condition: Condition::None, sent: Arc::default() };
         multipart.send_part(file, number, range).await
     }
 

@@ -471,9 +471,9 @@ impl<Q: Queue> Shift<'_, Q> {
                 self.worker.tasks.moved(file.task);
             }
         }
-        for tag in self.feed.take_verified() {
+        for (tag, sent_bytes) in self.feed.take_verified() {
             if let Some(file) = self.worker.files.get(&tag) {
-                self.worker.tasks.fetched(file.task, file.place);
+                self.worker.tasks.fetched(file.task, file.place, sent_bytes);
             }
         }
         self.worker.tasks.sent((self.session.acknowledged_bytes)());

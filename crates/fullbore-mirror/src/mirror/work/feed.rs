@@ -87,9 +87,10 @@ impl Feed {
         self.files.tags_of(&self.watch.take_moved())
     }
 
-    /// The tags of files that were verified, and whose upload has begun, since the last call; none at the first one.
-    pub fn take_verified(&self) -> Vec<u64> {
-        self.files.tags_of_paths(&self.landing.take_verified())
+    /// The tags of files that were verified since the last call, and how many bytes of each had been sent before; none at
+    /// the first call.
+    pub fn take_verified(&self) -> Vec<(u64, u64)> {
+        self.files.tags_of_paths(self.landing.take_verified())
     }
 
     /// Has files fetched and stored. Each ends with its tag among the outcomes, which need not differ between files. A
@@ -183,11 +184,14 @@ impl Files {
         items.iter().filter_map(|item| state.open.get(item)).flat_map(|open| open.tags.iter().copied()).collect()
     }
 
-    fn tags_of_paths(&self, paths: &[String]) -> Vec<u64> {
+    /// The tags of paths, each with what is said of its path.
+    fn tags_of_paths(&self, paths: Vec<(String, u64)>) -> Vec<(u64, u64)> {
         let state = self.state();
-        let items: Vec<ItemId> = paths.iter().filter_map(|path| state.by_path.get(path).copied()).collect();
-        drop(state);
-        self.tags_of(&items)
+        let open = |path: &String| state.by_path.get(path).and_then(|item| state.open.get(item));
+        let tags = |(path, bytes): (String, u64)| {
+            open(&path).into_iter().flat_map(move |open| open.tags.iter().map(move |tag| (*tag, bytes)))
+        };
+        paths.into_iter().flat_map(tags).collect()
     }
 
     fn end(&self, tags: &[u64], outcome: &Outcome) {
@@ -252,7 +256,8 @@ mod tests {
         let files = Files::new(tell);
         let item = files.begin(1, file("pool/a", 5)).unwrap();
         assert_eq!(files.begin(2, file("pool/a", 5)), None);
-        assert_eq!(files.tags_of_paths(&["pool/a".to_owned(), "pool/b".to_owned()]), [1, 2]);
+        let paths = vec![("pool/a".to_owned(), 3), ("pool/b".to_owned(), 4)];
+        assert_eq!(files.tags_of_paths(paths), [(1, 3), (2, 3)]);
         files.stored(item.id, |path| path == "pool/b");
         for tag in [1, 2] {
             assert_eq!(outcomes.try_recv(), Ok(Ended { tag, outcome: Outcome::Stored }));

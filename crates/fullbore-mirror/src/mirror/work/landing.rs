@@ -17,8 +17,8 @@ pub struct Landing {
     short_lived: String,
     /// Paths that somebody else had stored, until their outcome is told.
     were_there: Mutex<HashSet<String>>,
-    /// Paths whose upload has begun since somebody looked; `None` if nobody does.
-    verified: Mutex<Option<Vec<String>>>,
+    /// Paths that were verified since somebody looked, and bytes of them that were sent before; `None` if nobody looks.
+    verified: Mutex<Option<Vec<(String, u64)>>>,
 }
 
 impl Landing {
@@ -31,8 +31,9 @@ impl Landing {
         }
     }
 
-    /// The paths that were verified, and whose upload has begun, since the last call; none at the first one.
-    pub fn take_verified(&self) -> Vec<String> {
+    /// The paths that were verified since the last call, and how many bytes of each had been sent before; none at the first
+    /// call.
+    pub fn take_verified(&self) -> Vec<(String, u64)> {
         self.verified.lock().unwrap_or_else(PoisonError::into_inner).replace(Vec::new()).unwrap_or_default()
     }
 
@@ -86,9 +87,9 @@ impl Layout for Landing {
         WriteMode::CreateShared
     }
 
-    fn verified(&self, path: &str) {
+    fn verified(&self, path: &str, sent_bytes: u64) {
         if let Some(verified) = &mut *self.verified.lock().unwrap_or_else(PoisonError::into_inner) {
-            verified.push(path.to_owned());
+            verified.push((path.to_owned(), sent_bytes));
         }
     }
 
@@ -106,10 +107,10 @@ mod tests {
     #[test]
     fn verified_paths_are_told_once_somebody_looks() {
         let landing = Landing::new(None);
-        landing.verified("pool/a");
+        landing.verified("pool/a", 0);
         assert!(landing.take_verified().is_empty());
-        landing.verified("pool/b");
-        assert_eq!(landing.take_verified(), ["pool/b"]);
+        landing.verified("pool/b", 7);
+        assert_eq!(landing.take_verified(), [("pool/b".to_owned(), 7)]);
         assert!(landing.take_verified().is_empty());
     }
 }

@@ -1,0 +1,97 @@
+//! A large file whose parts go up while it is written.
+
+use std::fs::File;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use fullbore_engine::digest::Sha256;
+use fullbore_engine::ranges::Ranges;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::{Layout, StoreTarget, WriteMode, with_hash};
+use crate::client::CallError;
+use crate::upload::early::{Extent, Unfinished};
+use crate::upload::{Stored, UploadError};
+
+/// The upload of a file that is being written. When it is dropped, the upload is given up.
+#[derive(Debug)]
+pub struct Early {
+    written: Ranges,
+    /// The end of what is written from the start of the file on: parts of it may be on their way.
+    front: u64,
+    extent: watch::Sender<Extent>,
+    /// Bytes that the store has acknowledged.
+    sent: Arc<AtomicU64>,
+    sending: JoinHandle<Result<Stored, UploadError>>,
+}
+
+impl Early {
+    /// Begins to send a file of this size and hash, of which nothing is there yet.
+    pub(super) fn begin<L: Layout>(
+        target: &StoreTarget<L>,
+        path: &str,
+        file: &Arc<File>,
+        size: u64,
+        sha256: Sha256,
+    ) -> Early {
+        let (extent, reached) = watch::channel(Extent::Bytes(0));
+        let sent = Arc::<AtomicU64>::default();
+        let of = Unfinished { file: Arc::clone(file), size, extent: reached, sent: Arc::clone(&sent) };
+        let (target, path) = (target.clone(), path.to_owned());
+        let sending = target.runtime.clone().spawn(async move {
+            let (key, fields) = (target.objects.key(&path), with_hash(target.layout.fields(&path), sha256));
+            let mode = target.layout.write_mode();
+            // Not all of it in vain, if another machine has stored it.
+            if mode == WriteMode::CreateShared && target.objects.head(&path).await?.is_some() {
+                return Err(UploadError::Condition);
+            }
+            target.uploader.put_early(&key, fields, of, &mode.condition()).await
+        });
+        Early { written: Ranges::new(), front: 0, extent, sent, sending }
+    }
+
+    /// Notes bytes that were written. `false` if they may be other ones than those that were sent.
+    pub(super) fn note(&mut self, offset: u64, bytes: u64) -> bool {
+        if offset < self.front {
+            return false;
+        }
+        self.written.insert(offset..offset + bytes);
+        let front = self.written.end_of_run(self.front);
+        if front > self.front {
+            self.front = front;
+            self.extent.send_replace(Extent::Bytes(front));
+        }
+        true
+    }
+
+    /// Bytes that the store has acknowledged.
+    pub(super) fn sent_bytes(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
+    }
+
+    /// The file is verified: the last part goes, and the object is made. Gives `None` if the file has to be sent anew.
+    pub(super) fn complete(self, size: u64) -> Option<JoinHandle<Result<Stored, UploadError>>> {
+        (self.front == size).then(|| {
+            self.extent.send_replace(Extent::Verified);
+            self.sending
+        })
+    }
+}
+
+/// The end of an early upload; `None` if the whole file is to be sent by itself.
+pub(super) async fn end(
+    sending: JoinHandle<Result<Stored, UploadError>>,
+    learn_parts_max: impl FnOnce(u64),
+) -> Option<Result<Stored, UploadError>> {
+    match sending.await {
+        Err(_) | Ok(Err(UploadError::Source(_))) => None,
+        Ok(Err(UploadError::TooManyParts { most, .. })) => {
+            learn_parts_max(most);
+            None
+        }
+        // Somebody has given up uploads that were open for long.
+        Ok(Err(UploadError::Call(CallError::Refused { status: 404, .. }))) => None,
+        Ok(ended) => Some(ended),
+    }
+}
