@@ -142,7 +142,7 @@ pub enum StorePart {
     },
 }
 
-/// Objects that the store has not acknowledged yet.
+/// Objects that the store has not acknowledged yet, and uploads that are being given up.
 #[derive(Debug, Default)]
 struct InFlight {
     count: Mutex<usize>,

@@ -495,6 +495,11 @@ impl fmt::Display for Summary {
             };
         }
         if self.command == "mirror" && self.exit_code == ErrorKind::Interrupted.exit_code() {
+            // Unfinished files stay in a directory, and not in a store.
+            if self.dir.starts_with("s3://") {
+                let files = units::several(self.totals.files, "file", "files");
+                return write!(f, "interrupted after {time}; {files} stored, which the next run finds.");
+            }
             let received = units::bytes(self.totals.received_bytes);
             return write!(f, "interrupted after {time}; {received} received, which the next run goes on from.");
         }
@@ -592,6 +597,10 @@ mod tests {
             summary(130, received),
             "interrupted after 2.0 s; 7.00 MB received, which the next run goes on from."
         );
+        let (command, dir) = ("mirror".to_owned(), "s3://bucket/debian".to_owned());
+        let totals = Totals { files: 3, ..received };
+        let summary = Summary { command, dir, duration_ms: 2000, exit_code: 130, totals, ..Summary::default() };
+        assert_eq!(summary.to_string(), "interrupted after 2.0 s; 3 files stored, which the next run finds.");
     }
 
     #[test]

@@ -488,6 +488,9 @@ impl BucketMirror {
             let overtaken = error.context.into_iter().fold(self.overtaken(), CommandError::context);
             return CommandError { report, ..overtaken.context(error.message) };
         }
+        if error.kind == ErrorKind::Interrupted {
+            return CommandError { hints: vec!["run again: files that are stored are found".to_owned()], ..error };
+        }
         error
     }
 

@@ -6,15 +6,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use fullbore_engine::digest::Sha256;
 use fullbore_engine::ranges::Ranges;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::{Layout, StoreTarget, WriteMode, with_hash};
+use super::{Flying, InFlight, Layout, StoreTarget, WriteMode, with_hash};
 use crate::client::CallError;
 use crate::upload::early::{Extent, Unfinished};
 use crate::upload::{Stored, UploadError};
 
-/// The upload of a file that is being written. When it is dropped, the upload is given up.
+/// The upload of a file that is being written. When it is dropped, the upload is given up; the target's barrier waits for that.
 #[derive(Debug)]
 pub struct Early {
     written: Ranges,
@@ -23,7 +24,9 @@ pub struct Early {
     extent: watch::Sender<Extent>,
     /// Bytes that the store has acknowledged.
     sent: Arc<AtomicU64>,
-    sending: JoinHandle<Result<Stored, UploadError>>,
+    sending: Option<JoinHandle<Result<Stored, UploadError>>>,
+    runtime: Handle,
+    in_flight: Arc<InFlight>,
 }
 
 impl Early {
@@ -39,7 +42,8 @@ impl Early {
         let sent = Arc::<AtomicU64>::default();
         let of = Unfinished { file: Arc::clone(file), size, extent: reached, sent: Arc::clone(&sent) };
         let (target, path) = (target.clone(), path.to_owned());
-        let sending = target.runtime.clone().spawn(async move {
+        let (runtime, in_flight) = (target.runtime.clone(), Arc::clone(&target.in_flight));
+        let sending = runtime.spawn(async move {
             let (key, fields) = (target.objects.key(&path), with_hash(target.layout.fields(&path), sha256));
             let mode = target.layout.write_mode();
             // Not all of it in vain, if another machine has stored it.
@@ -48,7 +52,7 @@ impl Early {
             }
             target.uploader.put_early(&key, fields, of, &mode.condition()).await
         });
-        Early { written: Ranges::new(), front: 0, extent, sent, sending }
+        Early { written: Ranges::new(), front: 0, extent, sent, sending: Some(sending), runtime, in_flight }
     }
 
     /// Notes bytes that were written. `false` if they may be other ones than those that were sent.
@@ -71,11 +75,24 @@ impl Early {
     }
 
     /// The file is verified: the last part goes, and the object is made. Gives `None` if the file has to be sent anew.
-    pub(super) fn complete(self, size: u64) -> Option<JoinHandle<Result<Stored, UploadError>>> {
-        (self.front == size).then(|| {
-            self.extent.send_replace(Extent::Verified);
-            self.sending
-        })
+    pub(super) fn complete(mut self, size: u64) -> Option<JoinHandle<Result<Stored, UploadError>>> {
+        if self.front < size {
+            return None;
+        }
+        self.extent.send_replace(Extent::Verified);
+        self.sending.take()
+    }
+}
+
+impl Drop for Early {
+    fn drop(&mut self) {
+        if let Some(sending) = self.sending.take() {
+            let flying = Flying::begin(&self.in_flight);
+            self.runtime.spawn(async move {
+                let _ = sending.await;
+                drop(flying);
+            });
+        }
     }
 }
 

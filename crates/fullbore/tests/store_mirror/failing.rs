@@ -1,5 +1,7 @@
 //! A store that fails: exit code 3, a message that names it, and what was published stays.
 
+use harness::own_archive;
+
 use super::*;
 
 /// The request from which on every one is refused as by a store without permission for it, or is cut off.
@@ -91,4 +93,30 @@ fn uploads_that_killed_runs_have_left_are_given_up_after_a_day() {
     Bucket::at(&store.url).run(&server, &[]).exits(0);
     assert_eq!(uploads(&store, &[]), [others[0], "debian/pool/new", others[1]]);
     assert_eq!(contents(&data(&store)), *reference(0));
+}
+
+/// A file above 16 MiB goes up while it is fetched.
+#[test]
+fn an_interrupted_run_gives_up_its_uploads_and_says_what_the_next_one_finds() {
+    let (_directory, archive) =
+        own_archive(|builder| builder.states(1).pool_bytes(60_000_000).largest_file_bytes(40_000_000));
+    let (store, server) = (versitygw(), Server::start(&archive.state(0).root).unwrap());
+    let mut bucket = Bucket::at(&store.url);
+    bucket.mirror = Mirror::new(&archive);
+    bucket.mirror.to = PathBuf::from(TO);
+    let mut command = bucket.command(&server, &["--limit-rate", "6MB"]);
+    let run = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let begun = Instant::now();
+    while uploads(&store, &[]).is_empty() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "no upload in parts");
+    }
+    rustix::process::kill_process(rustix::process::Pid::from_child(&run), rustix::process::Signal::INT).unwrap();
+    let output = run.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.code() == Some(130) && said.contains("stored, which the next run finds"), "{said}");
+    assert_eq!(uploads(&store, &[]), [""; 0]);
+    bucket.run(&server, &[]).exits(0);
+    let local = Mirror::new(&archive);
+    local.run(&[&server]).exits(0);
+    assert_eq!(contents(&data(&store)), contents(&local.to));
 }
