@@ -144,6 +144,10 @@ impl Entry {
         }
     }
 
+    fn is_incomplete_xl(&self) -> bool {
+        self.class == Class::Xl && self.incomplete.count > 0
+    }
+
     fn has_ended(&self) -> bool {
         self.incomplete.count + self.fetched.count == 0
     }
@@ -379,7 +383,7 @@ impl Book {
             incomplete_bytes: self.entries.values().map(|entry| entry.incomplete.bytes).sum(),
             fetched_bytes: self.entries.values().map(|entry| entry.fetched.bytes).sum(),
             largest_bytes: self.entries.values().map(|entry| entry.bytes).max().unwrap_or_default(),
-            xl_tasks: self.entries.values().filter(|entry| entry.class == Class::Xl).count(),
+            incomplete_xl_tasks: self.entries.values().filter(|entry| entry.is_incomplete_xl()).count(),
             ..Load::default()
         }
     }

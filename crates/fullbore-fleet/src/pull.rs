@@ -16,7 +16,7 @@ const TASKS_MIN: usize = 2;
 /// Tasks that a worker holds at most: three seconds of 100 Mbit/s in packs of 1 MB.
 const TASKS_MAX: usize = 32;
 
-/// Tasks of the class `xl` that a worker holds at most.
+/// Tasks of the class `xl` that a worker fetches at once. It may still send others, but no more than six seconds of its work.
 const XL_TASKS_MAX: usize = 1;
 
 /// Largest task of the other class, which the first one may be: see [`XL_BYTES_MIN`](crate::tasks::XL_BYTES_MIN).
@@ -41,8 +41,8 @@ pub struct Load {
     pub fetched_bytes: u64,
     /// Size of the largest of them; 0 without one.
     pub largest_bytes: u64,
-    /// Tasks of the class `xl` among them.
-    pub xl_tasks: usize,
+    /// Tasks of the class `xl` of which bytes are still to come.
+    pub incomplete_xl_tasks: usize,
     /// Bytes that the worker sends to the store per second; 0 if it is not known yet.
     pub rate_bytes_per_s: u64,
     /// The worker may not begin anything: it ends, the store does not answer, or it has no connection to any mirror.
@@ -87,7 +87,7 @@ pub fn demand(load: &Load) -> Demand {
     // Before the first file is stored, nothing is known of the rate, but the link from the mirrors is not to be idle.
     let counted = if load.rate_bytes_per_s == 0 { load.incomplete_tasks.max(load.tasks / 2) } else { load.tasks };
     let tasks = by_bytes.max(TASKS_MIN.saturating_sub(counted)).min(TASKS_MAX - load.tasks);
-    Demand { xl_tasks: XL_TASKS_MAX.saturating_sub(load.xl_tasks).min(tasks), tasks }
+    Demand { xl_tasks: XL_TASKS_MAX.saturating_sub(load.incomplete_xl_tasks).min(tasks), tasks }
 }
 
 /// Bytes per second over the last ten seconds.
@@ -136,7 +136,14 @@ mod tests {
 
     fn load(tasks: usize, bytes: u64, rate_bytes_per_s: u64) -> Load {
         let incomplete_tasks = tasks;
-        Load { tasks, incomplete_tasks, incomplete_bytes: bytes, xl_tasks: 1, rate_bytes_per_s, ..Load::default() }
+        Load {
+            tasks,
+            incomplete_tasks,
+            incomplete_bytes: bytes,
+            incomplete_xl_tasks: 1,
+            rate_bytes_per_s,
+            ..Load::default()
+        }
     }
 
     #[test]
@@ -180,9 +187,13 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_holds_one_xl_task() {
-        assert_eq!(demand(&Load { xl_tasks: 1, ..Load::default() }).xl_tasks, 0);
+    fn a_worker_fetches_one_xl_task_at_once() {
+        assert_eq!(demand(&Load { incomplete_xl_tasks: 1, ..Load::default() }).xl_tasks, 0);
         assert_eq!(demand(&load(1, 2_000_000_000, 125_000_000)), Demand { xl_tasks: 0, tasks: 1 });
+        // The next one comes in while the rest of it is sent.
+        let sends = |fetched_bytes| Load { fetched_bytes, incomplete_xl_tasks: 0, ..load(2, 0, 10_000_000) };
+        assert_eq!(demand(&sends(40_000_000)).xl_tasks, 1);
+        assert_eq!(demand(&sends(60_000_000)).xl_tasks, 0, "enough to send");
     }
 
     #[test]
