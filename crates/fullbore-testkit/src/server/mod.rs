@@ -9,6 +9,7 @@ mod behaviour;
 mod http1;
 mod http2;
 mod log;
+mod open;
 pub mod settings;
 mod throttle;
 mod tls;
@@ -35,6 +36,7 @@ use tokio::{
 use answer::{Answer, Request};
 pub use behaviour::{Behaviour, Fault, FaultRule, Life, PathMatch};
 pub use log::{Counters, LogEntry};
+use open::OpenConnections;
 use throttle::Throttle;
 pub use tls::{CertificateError, OwnCertificate, TestCa, TlsSpec};
 
@@ -52,8 +54,7 @@ struct Shared {
     asked: Mutex<HashMap<String, u32>>,
     log: Mutex<Vec<LogEntry>>,
     connections: AtomicU64,
-    open: AtomicU64,
-    most_open: AtomicU64,
+    open: Mutex<OpenConnections>,
     requests: AtomicU64,
     faults: AtomicU64,
     body_bytes: AtomicU64,
@@ -160,7 +161,7 @@ struct RequestOrigin {
 struct Connection {
     shared: Arc<Shared>,
     id: u64,
-    socket: socket2::Socket,
+    socket: Arc<socket2::Socket>,
     crowded: bool,
 }
 
@@ -174,7 +175,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.shared.open.fetch_sub(1, Ordering::Relaxed);
+        lock(&self.shared.open).remove(self.id);
     }
 }
 
@@ -223,8 +224,7 @@ impl ServerBuilder {
             asked: Mutex::default(),
             log: Mutex::default(),
             connections: AtomicU64::new(0),
-            open: AtomicU64::new(0),
-            most_open: AtomicU64::new(0),
+            open: Mutex::default(),
             requests: AtomicU64::new(0),
             faults: AtomicU64::new(0),
             body_bytes: AtomicU64::new(0),
@@ -340,10 +340,11 @@ impl Server {
     /// Totals.
     pub fn counters(&self) -> Counters {
         let shared = &self.shared;
+        let open = lock(&shared.open);
         Counters {
             connections: shared.connections.load(Ordering::Relaxed),
-            open_connections: shared.open.load(Ordering::Relaxed),
-            max_open_connections: shared.most_open.load(Ordering::Relaxed),
+            open_connections: open.count(),
+            max_open_connections: open.most,
             requests: shared.requests.load(Ordering::Relaxed),
             faults: shared.faults.load(Ordering::Relaxed),
             body_bytes: shared.body_bytes.load(Ordering::Relaxed),
@@ -417,10 +418,10 @@ fn take(stream: TcpStream, shared: &Arc<Shared>, tls: Option<tokio_rustls::TlsAc
         return;
     };
     let id = shared.connections.fetch_add(1, Ordering::Relaxed) + 1;
-    let open = shared.open.fetch_add(1, Ordering::Relaxed) + 1;
-    shared.most_open.fetch_max(open, Ordering::Relaxed);
+    let socket = Arc::new(socket2::Socket::from(socket));
+    let open = lock(&shared.open).add(id, Arc::clone(&socket));
     let crowded = shared.behaviour().max_connections.is_some_and(|most| open > most);
-    let connection = Connection { shared: shared.clone(), id, socket: socket.into(), crowded };
+    let connection = Connection { shared: shared.clone(), id, socket, crowded };
     tokio::spawn(async move {
         let mut life = connection.shared.life.subscribe();
         let ends = async {
