@@ -266,7 +266,8 @@ impl<Q: Queue> WorkerQueue<Q> {
         self.book.moved(now, task);
     }
 
-    /// A task's file is complete. So many bytes of it are in the store, and the rest is on its way.
+    /// A task's file is complete. So many bytes of it are in the store, and the rest is on its way. May be told again, with more
+    /// bytes.
     pub fn fetched(&mut self, task: TaskNumber, item: usize, sent_bytes: u64) {
         self.book.fetched(task, item, sent_bytes);
     }

@@ -14,7 +14,8 @@ use std::fs::File;
 use std::io::{self, Seek as _};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 
 use bytes::Bytes;
 use fullbore_engine::digest::{Sha256, Verified};
@@ -96,8 +97,9 @@ pub trait Layout: Send + Sync + 'static {
     /// A published object that has this content already.
     fn copy_of(&self, sha256: Sha256) -> Option<String>;
 
-    /// A file is complete and verified. So many bytes of it are in the store already, and the rest is on its way.
-    fn verified(&self, _path: &str, _sent_bytes: u64) {}
+    /// A file is complete and verified, and its upload goes on. `sent` counts the bytes of it that the store has acknowledged, if
+    /// it goes up in parts, and lives as long as the upload.
+    fn verified(&self, _path: &str, _sent: Weak<AtomicU64>) {}
 
     /// A file that was to land is there already ([`WriteMode::CreateShared`]), with the right size, and with the right hash as
     /// far as that is known.
@@ -457,7 +459,7 @@ impl<L: Layout> Target for StoreTarget<L> {
 
     fn commit(&self, part: StorePart, proof: &Verified, mtime: Option<i64>) -> Result<Committed, TargetError> {
         let (size, sha256) = (proof.size(), proof.sha256());
-        let mut sent_bytes = 0;
+        let mut sent = Weak::new();
         let (path, upload) = match part {
             StorePart::Local(part) => return self.local.commit(part, proof, mtime),
             StorePart::Memory { path, mut content } => {
@@ -475,11 +477,11 @@ impl<L: Layout> Target for StoreTarget<L> {
                 if actual < size {
                     return Err(shorter(actual));
                 }
-                sent_bytes = early.as_ref().map_or(0, Early::sent_bytes);
+                sent = early.as_ref().map_or_else(Weak::new, Early::sent);
                 (path, Upload::File(file, early.and_then(|early| early.complete(size))))
             }
         };
-        self.layout.verified(&path, sent_bytes);
+        self.layout.verified(&path, sent);
         let (promise, pending) = Promise::new(&path);
         let (target, flying) = (self.clone(), Flying::begin(&self.in_flight));
         self.runtime.spawn(async move {

@@ -9,7 +9,8 @@ mod common;
 mod misbehaving;
 
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use common::bucket_at;
@@ -86,7 +87,7 @@ impl Layout for Plain {
         None
     }
 
-    fn verified(&self, _path: &str, _sent_bytes: u64) {
+    fn verified(&self, _path: &str, _sent: Weak<AtomicU64>) {
         self.told.lock().unwrap().push("verified");
     }
 

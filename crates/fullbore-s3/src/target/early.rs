@@ -1,8 +1,8 @@
 //! A large file whose parts go up while it is written.
 
 use std::fs::File;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Weak};
 
 use fullbore_engine::digest::Sha256;
 use fullbore_engine::ranges::Ranges;
@@ -69,9 +69,9 @@ impl Early {
         true
     }
 
-    /// Bytes that the store has acknowledged.
-    pub(super) fn sent_bytes(&self) -> u64 {
-        self.sent.load(Ordering::Relaxed)
+    /// The count of bytes that the store has acknowledged.
+    pub(super) fn sent(&self) -> Weak<AtomicU64> {
+        Arc::downgrade(&self.sent)
     }
 
     /// The file is verified: the last part goes, and the object is made. Gives `None` if the file has to be sent anew.

@@ -223,7 +223,7 @@ impl<Q: Queue> Worker<Q> {
         // None before a slot is leased.
         (0..).zip(&session.names).for_each(|(host, _)| session.watch.allow(host, 0));
         feed.take_moved();
-        feed.take_verified();
+        feed.verified_files();
         self.files.clear();
         let connections = Connections::new(session.watch.clone(), session.names.clone());
         let now = Instant::now();
@@ -471,7 +471,7 @@ impl<Q: Queue> Shift<'_, Q> {
                 self.worker.tasks.moved(file.task);
             }
         }
-        for (tag, sent_bytes) in self.feed.take_verified() {
+        for (tag, sent_bytes) in self.feed.verified_files() {
             if let Some(file) = self.worker.files.get(&tag) {
                 self.worker.tasks.fetched(file.task, file.place, sent_bytes);
             }

@@ -87,10 +87,10 @@ impl Feed {
         self.files.tags_of(&self.watch.take_moved())
     }
 
-    /// The tags of files that were verified since the last call, and how many bytes of each had been sent before; none at
-    /// the first call.
-    pub fn take_verified(&self) -> Vec<(u64, u64)> {
-        self.files.tags_of_paths(self.landing.take_verified())
+    /// The tags of files that were verified since the last call, and of those before of which the rest is being sent; with
+    /// each, how many bytes of it the store has. None at the first call.
+    pub fn verified_files(&self) -> Vec<(u64, u64)> {
+        self.files.tags_of_paths(self.landing.verified_files())
     }
 
     /// Has files fetched and stored. Each ends with its tag among the outcomes, which need not differ between files. A

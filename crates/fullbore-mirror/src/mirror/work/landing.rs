@@ -2,7 +2,8 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError, Weak};
 
 use fullbore_engine::digest::Sha256;
 use fullbore_engine::files::FileError;
@@ -12,13 +13,22 @@ use fullbore_s3::target::{Layout, WriteMode};
 
 use crate::mirror::bucket::tree::{SHORT_LIVED, fields};
 
+/// A file whose content is right.
+struct VerifiedFile {
+    path: String,
+    /// Bytes of it that the store has, as long as it goes up.
+    sent: Weak<AtomicU64>,
+    is_told: bool,
+}
+
 /// The layout of a worker, which publishes no names.
 pub struct Landing {
     short_lived: String,
     /// Paths that somebody else had stored, until their outcome is told.
     were_there: Mutex<HashSet<String>>,
-    /// Paths that were verified since somebody looked, and bytes of them that were sent before; `None` if nobody looks.
-    verified: Mutex<Option<Vec<(String, u64)>>>,
+    /// Files that were verified since somebody looked, and those before of which the rest is being sent; `None` if nobody
+    /// looks.
+    verified: Mutex<Option<Vec<VerifiedFile>>>,
 }
 
 impl Landing {
@@ -31,10 +41,21 @@ impl Landing {
         }
     }
 
-    /// The paths that were verified since the last call, and how many bytes of each had been sent before; none at the first
-    /// call.
-    pub fn take_verified(&self) -> Vec<(String, u64)> {
-        self.verified.lock().unwrap_or_else(PoisonError::into_inner).replace(Vec::new()).unwrap_or_default()
+    /// The paths that were verified since the last call, and those before of which the rest is being sent; with each, how many
+    /// bytes of it the store has. None at the first call.
+    pub fn verified_files(&self) -> Vec<(String, u64)> {
+        let mut verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
+        let files = verified.get_or_insert_default();
+        let mut told = Vec::new();
+        files.retain_mut(|file| {
+            let (sent, is_new) = (file.sent.upgrade(), !std::mem::replace(&mut file.is_told, true));
+            if sent.is_some() || is_new {
+                let bytes = sent.as_ref().map_or(0, |sent| sent.load(Ordering::Relaxed));
+                told.push((file.path.clone(), bytes));
+            }
+            sent.is_some()
+        });
+        told
     }
 
     /// Whether somebody else had stored this path; once.
@@ -87,9 +108,9 @@ impl Layout for Landing {
         WriteMode::CreateShared
     }
 
-    fn verified(&self, path: &str, sent_bytes: u64) {
+    fn verified(&self, path: &str, sent: Weak<AtomicU64>) {
         if let Some(verified) = &mut *self.verified.lock().unwrap_or_else(PoisonError::into_inner) {
-            verified.push((path.to_owned(), sent_bytes));
+            verified.push(VerifiedFile { path: path.to_owned(), sent, is_told: false });
         }
     }
 
@@ -102,15 +123,22 @@ impl Layout for Landing {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     #[test]
-    fn verified_paths_are_told_once_somebody_looks() {
+    fn verified_files_are_told_until_they_are_stored() {
         let landing = Landing::new(None);
-        landing.verified("pool/a", 0);
-        assert!(landing.take_verified().is_empty());
-        landing.verified("pool/b", 7);
-        assert_eq!(landing.take_verified(), [("pool/b".to_owned(), 7)]);
-        assert!(landing.take_verified().is_empty());
+        landing.verified("pool/a", Weak::new());
+        assert!(landing.verified_files().is_empty());
+        landing.verified("pool/b", Weak::new());
+        let sent = Arc::new(AtomicU64::new(7));
+        landing.verified("pool/c", Arc::downgrade(&sent));
+        assert_eq!(landing.verified_files(), [("pool/b".to_owned(), 0), ("pool/c".to_owned(), 7)]);
+        sent.store(9, Ordering::Relaxed);
+        assert_eq!(landing.verified_files(), [("pool/c".to_owned(), 9)]);
+        drop(sent);
+        assert!(landing.verified_files().is_empty());
     }
 }
