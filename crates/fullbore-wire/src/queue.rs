@@ -231,10 +231,12 @@ impl Queue {
         }
     }
 
-    /// The next part for a connection, or `None` if nothing here is for its host.
+    /// The next part for a connection, or `None` if nothing here is for its host. Where begun files are limited, they go on to
+    /// a store when they are complete, so that connections help with them before they begin others.
     pub fn take(&mut self, wanted: &WantedFile) -> Option<Segment> {
+        let finishes_begun = self.begun_bytes_max < u64::MAX;
         self.take_current(wanted)
-            .or_else(|| self.take_begun(wanted, true))
+            .or_else(|| self.take_begun(wanted, !finishes_begun))
             .or_else(|| self.take_waiting(wanted))
             .or_else(|| self.take_begun(wanted, false))
     }
@@ -471,6 +473,16 @@ mod tests {
         assert_eq!((next.item, next.start), (1, 100));
         let help = queue.take(&wanted(Priority::Bulk, 10_000)).expect("work");
         assert_eq!((help.item, help.start, help.end), (1, 200, 1000));
+    }
+
+    #[test]
+    fn where_begun_files_are_limited_they_are_finished_before_new_ones_begin() {
+        let mut queue = Queue::default();
+        queue.limit_begun(10_000);
+        queue.add([item(1, 2000), item(2, 1900)]);
+        let mut take = || queue.take(&wanted(Priority::Bulk, 700)).map(|part| (part.item, part.start, part.end));
+        assert_eq!([take(), take(), take()], [Some((1, 0, 700)), Some((1, 700, 1400)), Some((1, 1400, 2000))]);
+        assert_eq!(take(), Some((2, 0, 700)));
     }
 
     #[test]
