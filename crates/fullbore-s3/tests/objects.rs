@@ -187,7 +187,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 #[test]
-fn parts_go_up_while_a_file_is_written_and_the_object_comes_with_the_proof() {
+fn parts_go_up_while_a_file_is_written_and_the_object_with_the_proof() {
     let bench = Bench::new(WriteMode::Create, |_| Fault::None);
     let content = content(1);
     let mut part = bench.begin(&content);

@@ -97,7 +97,7 @@ fn uploads_that_killed_runs_have_left_are_given_up_after_a_day() {
 
 /// A file above 16 MiB goes up while it is fetched.
 #[test]
-fn an_interrupted_run_gives_up_its_uploads_and_says_what_the_next_one_finds() {
+fn an_interrupted_run_gives_its_uploads_up_and_says_what_is_stored() {
     let (_directory, archive) =
         own_archive(|builder| builder.states(1).pool_bytes(60_000_000).largest_file_bytes(40_000_000));
     let (store, server) = (versitygw(), Server::start(&archive.state(0).root).unwrap());
