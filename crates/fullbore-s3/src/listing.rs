@@ -67,6 +67,19 @@ pub fn parted<'a>(count: usize, key: impl Fn(usize) -> &'a str) -> Vec<String> {
     (1..ranges).map(|range| key(range * count / ranges).to_owned()).collect()
 }
 
+/// As [`list_in_ranges`], where these keys are expected, in any order.
+///
+/// # Errors
+/// As of [`list`].
+pub async fn list_expecting(
+    client: &Client,
+    prefix: &str,
+    mut keys: Vec<&str>,
+) -> Result<Vec<ListedObject>, CallError> {
+    keys.sort_unstable();
+    list_in_ranges(client, prefix, &parted(keys.len(), |place| keys[place])).await
+}
+
 /// As [`list`], all at once, in ranges that are listed at the same time: they are parted behind these keys, which are in
 /// order. A store that lists in another order is asked again, without ranges.
 ///
@@ -77,6 +90,27 @@ pub async fn list_in_ranges(
     prefix: &str,
     parted_behind: &[String],
 ) -> Result<Vec<ListedObject>, CallError> {
+    if !parted_behind.is_empty()
+        && let Some(found) = list_ranges(client, prefix, parted_behind).await?
+    {
+        return Ok(found);
+    }
+    let mut found = Vec::new();
+    list(client, prefix, |page| {
+        found.extend(page);
+        More::Yes
+    })
+    .await?;
+    found.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+    Ok(found)
+}
+
+/// The objects of all ranges; `None` if the store does not list them in order.
+async fn list_ranges(
+    client: &Client,
+    prefix: &str,
+    parted_behind: &[String],
+) -> Result<Option<Vec<ListedObject>>, CallError> {
     let mut listing = JoinSet::new();
     for place in 0..=parted_behind.len() {
         let behind = place.checked_sub(1).map(|before| parted_behind[before].clone());
@@ -92,17 +126,7 @@ pub async fn list_in_ranges(
             None => is_in_order = false,
         }
     }
-    if is_in_order {
-        return Ok(ranges.into_iter().flatten().collect());
-    }
-    let mut found = Vec::new();
-    list(client, prefix, |page| {
-        found.extend(page);
-        More::Yes
-    })
-    .await?;
-    found.sort_unstable_by(|a, b| a.key.cmp(&b.key));
-    Ok(found)
+    Ok(is_in_order.then(|| ranges.into_iter().flatten().collect()))
 }
 
 /// The objects behind one key, up to another; `None` if the store does not list them in order.

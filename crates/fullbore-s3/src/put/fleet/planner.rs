@@ -448,10 +448,8 @@ impl<Q: Queue> Planner<'_, Q> {
             return Ok(());
         }
         // Those that are stored will be listed, too.
-        let mut keys: Vec<&str> = files.iter().map(|file| file.key.as_str()).collect();
-        keys.sort_unstable();
-        let parted = listing::parted(keys.len(), |place| keys[place]);
-        let listed = listing::list_in_ranges(&self.uploader.client, &self.prefix, &parted).await?;
+        let keys = files.iter().map(|file| file.key.as_str()).collect();
+        let listed = listing::list_expecting(&self.uploader.client, &self.prefix, keys).await?;
         let is_of = |object: &ListedObject| {
             let at = left.get(object.key.as_str()).copied();
             at.filter(|at| files[*at].item.size == object.size)

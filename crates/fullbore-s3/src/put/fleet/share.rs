@@ -1,6 +1,6 @@
 //! What the planner gives to workers, and what it does itself meanwhile.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -75,12 +75,11 @@ impl<'a, Q: Queue> Fleet<'a, Q> {
             }
         };
         let prefix = plan.prefix.clone().unwrap_or_default();
-        let mut wanted: Vec<&str> = plan.objects.iter().map(|object| object.key.as_str()).collect();
-        wanted.sort_unstable();
-        let parted = listing::parted(wanted.len(), |place| wanted[place]);
-        let listed = runtime.block_on(listing::list_in_ranges(&uploader.client, &prefix, &parted));
+        let wanted: HashSet<&str> = plan.objects.iter().map(|object| object.key.as_str()).collect();
+        let keys = wanted.iter().copied().collect();
+        let listed = runtime.block_on(listing::list_expecting(&uploader.client, &prefix, keys));
         let listed = listed.map_err(|error| explain(&error))?;
-        let ours = listed.into_iter().filter(|object| wanted.binary_search(&object.key.as_str()).is_ok());
+        let ours = listed.into_iter().filter(|object| wanted.contains(object.key.as_str()));
         let before = ours.map(|object| (object.key, (object.size, object.etag))).collect();
         let worker = fleet.is_worker.then(|| fleet.worker.clone());
         Ok(Some(Fleet {
