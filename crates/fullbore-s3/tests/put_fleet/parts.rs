@@ -309,28 +309,27 @@ fn an_object_of_somebody_else_that_has_the_same_size_is_compared() {
     }
 }
 
-/// A planner that is stuck in the fourth part of its file, and whose journals look as after a kill.
+/// A planner that has stored three parts of its file and is stuck in the others, and whose journals look as after a kill.
 fn killed(large: &Large) -> (Misbehaving, PathBuf) {
-    let sent = Arc::new(AtomicU32::new(0));
-    let counted = Arc::clone(&sent);
+    let stuck = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&stuck);
     let store = Misbehaving::start(move |request| match part_of(request) {
-        Some(1..=3) => {
+        Some(4..) => {
             counted.fetch_add(1, Ordering::Relaxed);
-            Fault::None
+            Fault::Stall(SLOW)
         }
-        Some(_) => Fault::Stall(SLOW),
-        None => Fault::None,
+        _ => Fault::None,
     });
     let (mut settings, queue) = (large.settings(&store), queue());
     // It waits for answers as long as the test goes on.
     settings.bucket.patience = SLOW;
     thread::spawn(move || plan_in_parts(&settings, Some(queue), true, SPLIT));
-    until("three parts are stored", || sent.load(Ordering::Relaxed) == 3);
-    // The answer to the third one follows the count.
-    let mut seen = BTreeSet::new();
-    until("three parts are answered", || {
-        seen.extend(parts_sent(&store));
-        seen.len() >= 3
+    // It has all parts under way at once: one that comes after the change of the script would be stored.
+    until("five parts are stuck", || stuck.load(Ordering::Relaxed) == 5);
+    let mut stored = BTreeSet::new();
+    until("three parts are stored", || {
+        stored.extend(parts_sent(&store));
+        stored.len() == 3
     });
     let left = left(large);
     store.script(|_| Fault::None);
