@@ -39,10 +39,11 @@ use fullbore_s3::{CallError, SCHEME, Uploader};
 use fullbore_wire::run::sending_runtime;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 use super::cache::IndexCache;
 use super::directories::Scratch;
-use super::layout::below;
+use super::layout::{below, written_below};
 use super::lock::take_lock;
 use super::session::disk;
 use super::signed_files::SIGNED_FILES;
@@ -328,7 +329,8 @@ impl BucketMirror {
             };
             let uploads = async {
                 if ends_killed {
-                    self.abort_old_uploads().await;
+                    let of_state = state.header.suites.iter().map(|suite| suite.directory.as_str());
+                    self.abort_old_uploads(&written_below(directories.iter().copied().chain(of_state))).await;
                 }
             };
             tokio::join!(
@@ -363,18 +365,28 @@ impl BucketMirror {
         Ok(())
     }
 
-    /// Aborts uploads in parts that killed runs have left: the store may charge for them. The run itself does not need it.
-    async fn abort_old_uploads(&self) {
-        let below = |path| self.objects.abort_uploads(path, UPLOAD_AGE_MAX);
-        let both = async { tokio::try_join!(below("pool/"), below("dists/")) };
-        match tokio::time::timeout(UPLOADS_LIMIT, both).await {
-            Ok(Ok((0, 0))) => {}
-            Ok(Ok((pool, dists))) => {
-                let count = several((pool + dists) as u64, "upload", "uploads");
-                tracing::info!("{count} of killed runs aborted");
+    /// Aborts uploads in parts that killed runs and workers have left below these paths: the store may charge for them. The
+    /// run itself does not need it.
+    async fn abort_old_uploads(&self, written_below: &BTreeSet<String>) {
+        let mut asked = JoinSet::new();
+        for path in written_below {
+            let (objects, path) = (self.objects.clone(), path.clone());
+            asked.spawn(async move { objects.abort_uploads(&path, UPLOAD_AGE_MAX).await });
+        }
+        let all = async {
+            while let Some(aborted) = asked.join_next().await {
+                match aborted {
+                    Ok(Ok(0)) => {}
+                    Ok(Ok(count)) => {
+                        tracing::info!("{} of killed runs aborted", several(count as u64, "upload", "uploads"));
+                    }
+                    Ok(Err(error)) => tracing::info!(%error, "cannot abort uploads of killed runs"),
+                    Err(error) => tracing::info!(%error, "cannot abort uploads of killed runs"),
+                }
             }
-            Ok(Err(error)) => tracing::info!(%error, "cannot abort uploads of killed runs"),
-            Err(_) => tracing::info!("cannot abort uploads of killed runs: no answer within 3 s"),
+        };
+        if tokio::time::timeout(UPLOADS_LIMIT, all).await.is_err() {
+            tracing::info!("cannot abort uploads of killed runs: no answer within 3 s");
         }
     }
 

@@ -5,6 +5,8 @@
 //! suites up to buster have a slash, older trees have a real directory called after the
 //! suite. A directory that exists is never replaced by a link.
 
+use std::collections::BTreeSet;
+
 use fullbore_debian::path;
 use fullbore_debian::release::Release;
 use fullbore_engine::files::{FileError, Kind};
@@ -37,6 +39,15 @@ impl Layout {
 /// A path below a suite's directory, which may be the mirror's own.
 pub fn below(directory: &str, name: &str) -> String {
     if directory.is_empty() { name.to_owned() } else { format!("{directory}/{name}") }
+}
+
+/// What the paths of files begin with that a mirror writes, with suites in these directories. A flat repository at the top has
+/// its files anywhere.
+pub fn written_below<'a>(directories: impl Iterator<Item = &'a str>) -> BTreeSet<String> {
+    let flat = directories.filter(|directory| *directory != "dists" && !directory.starts_with("dists/"));
+    let below: BTreeSet<String> =
+        flat.map(|directory| below(directory, "")).chain(["dists/", "pool/"].map(str::to_owned)).collect();
+    if below.contains("") { BTreeSet::from([String::new()]) } else { below }
 }
 
 /// Whether this directory is, or is in, that of the snapshots of a mirror in a bucket.
@@ -195,6 +206,14 @@ mod tests {
             fullbore_engine::digest::Sha256::EMPTY
         );
         Release::parse(&SignedText::trusted(text.as_bytes()).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn files_of_flat_repositories_are_below_their_directories() {
+        let of = |directories: &[&str]| written_below(directories.iter().copied()).into_iter().collect::<Vec<_>>();
+        assert_eq!(of(&["dists/trixie", "dists/trixie"]), ["dists/", "pool/"]);
+        assert_eq!(of(&["dists/trixie", "deb/amd64", "distsfiles"]), ["deb/amd64/", "dists/", "distsfiles/", "pool/"]);
+        assert_eq!(of(&["dists/trixie", ""]), [""]);
     }
 
     fn names(root: &Root, taken: bool, requested: &str, suite: &str, codename: &str) -> String {
