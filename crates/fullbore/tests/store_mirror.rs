@@ -155,21 +155,14 @@ fn pool_requests(server: &Server) -> Vec<String> {
 
 /// What the store says of an object for caches.
 fn cache_control(store: &servers::Server, path: &str) -> String {
-    let asked = r#"print(client.head_object(Bucket="bucket", Key=sys.argv[2]).get("CacheControl", ""))"#;
-    by_boto3(store, asked, &[&format!("debian/{path}")])
-}
-
-/// What these lines of Python print, which have a `client` of the store and arguments from the second one on.
-#[track_caller]
-fn by_boto3(store: &servers::Server, lines: &str, arguments: &[&str]) -> String {
-    let client = r#"
+    let script = r#"
 import boto3, sys
 client = boto3.client("s3", endpoint_url=sys.argv[1], region_name="us-east-1",
                       aws_access_key_id="fullbore", aws_secret_access_key="only-for-tests")
+print(client.head_object(Bucket="bucket", Key="debian/" + sys.argv[2]).get("CacheControl", ""))
 "#;
     let python = servers::program("moto/bin/python");
-    let done =
-        Command::new(python).args(["-c", &format!("{client}{lines}"), &store.url]).args(arguments).output().unwrap();
+    let done = Command::new(python).args(["-c", script, &store.url, path]).output().unwrap();
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     String::from_utf8(done.stdout).unwrap().trim().to_owned()
 }

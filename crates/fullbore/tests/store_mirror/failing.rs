@@ -120,23 +120,3 @@ fn an_interrupted_run_gives_its_uploads_up_and_says_what_is_stored() {
     local.run(&[&server]).exits(0);
     assert_eq!(contents(&data(&store)), contents(&local.to));
 }
-
-#[test]
-fn uploads_that_killed_runs_left_are_aborted_after_a_day() {
-    let store = versitygw();
-    let begin = |path: &str| {
-        let line = r#"client.create_multipart_upload(Bucket="bucket", Key=sys.argv[2])"#;
-        by_boto3(&store, line, &[&format!("debian/{path}")]);
-    };
-    ["pool/old", "dists/old", "of-others/old"].into_iter().for_each(begin);
-    // The server tells the times of its directories.
-    let of_server = store.directory.path().join("data");
-    let is_changed =
-        Command::new("find").arg(of_server).args(["-exec", "touch", "-d", "2 days ago", "{}", "+"]).status();
-    assert!(is_changed.unwrap().success());
-    begin("pool/new");
-    let open = r#"print(*[a["Key"] for a in client.list_multipart_uploads(Bucket="bucket").get("Uploads", [])])"#;
-    assert_eq!(by_boto3(&store, open, &[]), "debian/dists/old debian/of-others/old debian/pool/new debian/pool/old");
-    Bucket::at(&store.url).run(&served(0), &[]).exits(0);
-    assert_eq!(by_boto3(&store, open, &[]), "debian/of-others/old debian/pool/new");
-}
