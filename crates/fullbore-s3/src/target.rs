@@ -271,6 +271,10 @@ impl<L: Layout> StoreTarget<L> {
         if let Upload::File(_, sending) = &mut upload {
             if let Some(sending) = sending.take() {
                 ended = early::end(sending, |most| self.uploader.client.dialect().learn_parts_max(most)).await;
+                if ended.is_none() {
+                    // All of its bytes are still to be sent.
+                    self.layout.verified(path, Weak::new());
+                }
             }
             // Some stores ignore conditions of uploads in parts, and a refusal would come after all bytes.
             if ended.is_none() && mode == WriteMode::CreateShared && self.was_there(path, sha256, size).await? {

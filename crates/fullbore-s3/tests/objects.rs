@@ -9,8 +9,8 @@ mod common;
 mod misbehaving;
 
 use std::io;
-use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak, mpsc};
 use std::time::{Duration, Instant};
 
 use common::bucket_at;
@@ -223,6 +223,46 @@ fn a_file_that_is_given_up_leaves_no_upload_and_no_object() {
     bench.target.abandon(part).unwrap();
     until("the upload is given up", || bench.store.open_uploads() == 0);
     assert_eq!(bench.object(), None);
+}
+
+/// A file of many parts, of which the store takes none.
+#[test]
+fn a_file_that_is_given_up_is_sent_no_further() {
+    let (gate, open) = mpsc::channel::<()>();
+    let bench = Bench::new(WriteMode::Create, move |request| {
+        // The beginning of the upload waits, and then goes on.
+        if request.query.starts_with("uploads") {
+            open.recv_timeout(LIMIT).unwrap();
+        }
+        Fault::None
+    });
+    let content: Vec<u8> = vec![7; 12 * PART_BYTES];
+    let mut part = bench.begin(&content);
+    bench.target.write_at(&mut part, 0, &content[..content.len() - 1]).unwrap();
+    until("the upload is asked for", || bench.store.most_at_once.load(Ordering::SeqCst) > 0);
+    bench.target.abandon(part).unwrap();
+    gate.send(()).unwrap();
+    until("the upload is given up", || bench.store.uploads_begun() == 1 && bench.store.open_uploads() == 0);
+    assert!(bench.parts().len() <= 3, "those in hand: {:?}", bench.parts());
+    assert_eq!(bench.object(), None);
+}
+
+#[test]
+fn a_store_that_was_away_while_a_file_came_gets_it_at_the_end() {
+    let is_away = Arc::new(AtomicBool::new(true));
+    let asked = Arc::clone(&is_away);
+    let bench = Bench::new(WriteMode::CreateShared, move |_| match asked.load(Ordering::SeqCst) {
+        true => Fault::Answer(400, "", "<Error><Code>NotNow</Code></Error>"),
+        false => Fault::None,
+    });
+    let content = content(9);
+    let mut part = bench.begin(&content);
+    bench.target.write_at(&mut part, 0, &content).unwrap();
+    until("the store is asked", || !bench.store.requests().is_empty());
+    is_away.store(false, Ordering::SeqCst);
+    bench.commit(part, &content).unwrap();
+    assert!(bench.object().unwrap() == content);
+    assert_eq!(bench.told(), ["verified", "verified", "changed"]);
 }
 
 #[test]

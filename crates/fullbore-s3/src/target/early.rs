@@ -102,13 +102,23 @@ pub(super) async fn end(
     learn_parts_max: impl FnOnce(u64),
 ) -> Option<Result<Stored, UploadError>> {
     match sending.await {
-        Err(_) | Ok(Err(UploadError::Source(_))) => None,
+        Ok(Ok(stored)) => Some(Ok(stored)),
         Ok(Err(UploadError::TooManyParts { most, .. })) => {
             learn_parts_max(most);
             None
         }
-        // Somebody has given up uploads that were open for long.
-        Ok(Err(UploadError::Call(CallError::Refused { status: 404, .. }))) => None,
-        Ok(ended) => Some(ended),
+        // What holds at any time. An object that the store has damaged would be found and believed.
+        Ok(Err(
+            error @ (UploadError::Condition
+            | UploadError::Conflict
+            | UploadError::Damaged { .. }
+            | UploadError::Call(CallError::Interrupted | CallError::LockLost)),
+        )) => Some(Err(error)),
+        // It may be old by now: the store was away for a while, or somebody has given up uploads that were open for long.
+        Ok(Err(error)) => {
+            tracing::info!(%error, "an upload has failed and is begun anew");
+            None
+        }
+        Err(_) => None,
     }
 }

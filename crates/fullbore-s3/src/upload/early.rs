@@ -76,6 +76,7 @@ impl Uploader {
                 true => None,
                 false => Some(self.window.acquire(bytes).await),
             };
+            of.is_wanted()?;
             let (work, window, file) = (Arc::clone(&self.work), self.window.clone(), Arc::clone(&of.file));
             let reading = tokio::task::spawn_blocking(move || {
                 let Some(permit) = permit else { return place(&work, &window, &file, number, start..end) };
@@ -100,7 +101,18 @@ impl Unfinished {
             Extent::Verified => true,
             Extent::Bytes(bytes) => !is_last && bytes >= end,
         };
-        let reached = self.extent.wait_for(is_there).await;
-        reached.map(drop).map_err(|_| io::Error::other("the file was given up before it was complete"))
+        // An error says the same as the question after it.
+        let _ = self.extent.wait_for(is_there).await;
+        self.is_wanted()
+    }
+
+    /// Fails if the file is given up: what is there of it is not sent in vain.
+    fn is_wanted(&self) -> io::Result<()> {
+        // In this order: the last word comes before the end.
+        let is_closed = self.extent.has_changed().is_err();
+        match is_closed && *self.extent.borrow() != Extent::Verified {
+            true => Err(io::Error::other("the file was given up before it was complete")),
+            false => Ok(()),
+        }
     }
 }
