@@ -539,7 +539,7 @@ fn a_worker_that_does_not_know_parts_leaves_them_to_others() {
     assert_eq!((heard.stored, store.uploads_begun()), (1, 1));
 }
 
-/// Takes all tasks, for which their kind is unknown to it.
+/// Takes all tasks, of which the kind is unknown to it, and some of them twice.
 async fn old_worker(queue: MemoryQueue, over: watch::Receiver<bool>, given_back: &AtomicU32) {
     let mut book = Book::new(WorkerId::parse("old").unwrap(), SLOW);
     let begun = Instant::now();
@@ -547,8 +547,10 @@ async fn old_worker(queue: MemoryQueue, over: watch::Receiver<bool>, given_back:
         let entries = queue.list(RUN_KEYS).await.unwrap();
         let run: Option<RunId> = entries.first().map(|entry| Run::parse(&entry.value).unwrap().id);
         for held in match &run {
-            Some(run) => queue.pull(run, Class::Large, 8, Duration::ZERO).await.unwrap_or_default(),
-            None => Vec::new(),
+            Some(run) if given_back.load(Ordering::Relaxed) < 12 => {
+                queue.pull(run, Class::Large, 4, Duration::ZERO).await.unwrap_or_default()
+            }
+            _ => Vec::new(),
         } {
             let mut held = held;
             let text = String::from_utf8(held.message.to_vec()).unwrap();
@@ -563,7 +565,6 @@ async fn old_worker(queue: MemoryQueue, over: watch::Receiver<bool>, given_back:
                 }
             }
         }
-        // Others get some of them in between.
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
 }
