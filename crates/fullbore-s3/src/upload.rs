@@ -832,7 +832,9 @@ impl Multipart {
             Err(error) if error.status() == Some(409) || (conflicts > 0 && error.code() == "NoSuchUpload") => {
                 self.is_there(&stored, parts).await.map_err(|()| UploadError::Conflict)?;
             }
-            Err(error) if error.code() == "NoSuchUpload" => self.is_there(&stored, parts).await.map_err(|()| error)?,
+            Err(error) if error.code() == "NoSuchUpload" || matches!(error, CallError::Network { .. }) => {
+                self.is_there(&stored, parts).await.map_err(|()| error)?;
+            }
             Err(error) => return Err(error.into()),
         }
         self.ended();

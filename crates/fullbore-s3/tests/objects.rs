@@ -266,6 +266,21 @@ fn a_store_that_was_away_while_a_file_came_gets_it_at_the_end() {
 }
 
 #[test]
+fn a_store_that_joins_parts_and_never_says_so_has_the_file() {
+    let bench =
+        Bench::new(WriteMode::Create, |request| match request.method == "POST" && request.query.contains("uploadId") {
+            true => Fault::ResetAfter,
+            false => Fault::None,
+        });
+    let content = content(10);
+    let mut part = bench.begin(&content);
+    bench.target.write_at(&mut part, 0, &content).unwrap();
+    bench.commit(part, &content).unwrap();
+    assert!(bench.object().unwrap() == content);
+    assert_eq!((bench.store.uploads_begun(), bench.told()), (1, vec!["verified", "changed"]));
+}
+
+#[test]
 fn bytes_that_replace_wrong_ones_go_up_anew() {
     let bench = Bench::new(WriteMode::Create, |_| Fault::None);
     let (wrong, right) = (content(3), content(4));
