@@ -154,6 +154,11 @@ struct Use {
     server: f64,
 }
 
+/// To nine places, so that the same share of a longer time is the same number, also at a threshold.
+fn rounded(share: f64) -> f64 {
+    (share * 1e9).round() / 1e9
+}
+
 fn ratio(part: Duration, whole: Duration) -> f64 {
     if whole.is_zero() { 0.0 } else { (part.as_secs_f64() / whole.as_secs_f64()).min(1.0) }
 }
@@ -171,7 +176,7 @@ impl Peer {
 
 impl Stage {
     fn share(&self, wall: Duration) -> f64 {
-        ratio(self.busy, wall.saturating_mul(self.threads.max(1) as u32))
+        rounded(ratio(self.busy, wall.saturating_mul(self.threads.max(1) as u32)))
     }
 }
 
@@ -179,8 +184,8 @@ impl RateLimit {
     /// It is ours, and so certain: the rate was reached, or bytes were held back most of the time.
     fn is_reached(&self, wall: Duration, busy: Duration) -> bool {
         let allowed = self.bytes_per_s as f64 * wall.as_secs_f64();
-        let held = !busy.is_zero() && ratio(self.held, busy) >= NAMED;
-        self.bytes > 0 && (self.bytes as f64 >= USED_UP * allowed || held)
+        let held = !busy.is_zero() && rounded(ratio(self.held, busy)) >= NAMED;
+        self.bytes > 0 && (rounded(self.bytes as f64 / allowed) >= USED_UP || held)
     }
 }
 
@@ -190,12 +195,16 @@ impl Work<'_> {
         let stage = self.stages.iter().copied().max_by(|one, two| of_stage(one).total_cmp(&of_stage(two)));
         let stage = stage.unwrap_or_default();
         let cores = self.wall.saturating_mul(self.cores.max(1) as u32);
-        let mut used =
-            Use { stage, stage_share: of_stage(&stage), processor: ratio(self.processor, cores), ..Use::default() };
+        let mut used = Use {
+            stage,
+            stage_share: of_stage(&stage),
+            processor: rounded(ratio(self.processor, cores)),
+            ..Use::default()
+        };
         let Some(busiest) = self.peers.iter().max_by_key(|peer| peer.busy()) else { return used };
         let mut all: Vec<Duration> = self.peers.iter().map(Peer::busy).collect();
         all.sort_unstable();
-        used.is_alike = all.len() > 1 && ratio(all[all.len() / 2], busiest.busy()) >= ALIKE;
+        used.is_alike = all.len() > 1 && rounded(ratio(all[all.len() / 2], busiest.busy())) >= ALIKE;
         // How the busy time of many divides is told by all of them.
         let sum = |part: fn(&Peer) -> Duration| self.peers.iter().map(part).sum::<Duration>();
         let (path, both) = match used.is_alike {
@@ -203,15 +212,15 @@ impl Work<'_> {
             false => (busiest.path, busiest.busy()),
         };
         let busy = ratio(busiest.busy(), busiest.open.max(self.wall));
-        used.path = busy * ratio(path, both);
-        used.server = busy - used.path;
+        let path = busy * ratio(path, both);
+        (used.path, used.server) = (rounded(path), rounded(busy - path));
         used.peer = Some(busiest.clone());
         used
     }
 
     /// The part that two signals name, and its share.
     fn limit(&self, used: &Use) -> Option<(Part, f64)> {
-        let far = used.path + used.server;
+        let far = rounded(used.path + used.server);
         let (is_here, is_there) = (used.stage_share >= NAMED, far >= NAMED);
         let is_path = used.path >= used.server;
         let far_part = Some(if is_path { Part::Path } else { Part::Server });
