@@ -36,6 +36,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg(&self.0).status();
+        // A thread of a copy that has ended may still have a file open.
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
     }
 }
