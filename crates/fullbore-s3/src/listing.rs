@@ -2,13 +2,17 @@
 //!
 //! A server says itself where its next page begins, and one that errs there could have us ask for ever ([`Endless`]).
 
-use fullbore_wire::http1::Method;
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use fullbore_engine::memory::{self, PLACE_BYTES};
+use fullbore_wire::http1::Method;
 use tokio::task::JoinSet;
 
 use super::client::{Call, CallError, Client};
 use super::dialect::{Feature, Support};
-use super::xml::{self, ListedObject, Next, Page};
+use super::xml::{self, ListedObject, Next, Page, XmlError};
 
 /// Pages without an object in a row. Some come where many objects were deleted of which old versions are kept; so many are
 /// a guess at "never ends".
@@ -41,11 +45,9 @@ pub async fn list(
     list_behind(client, prefix, None, each).await
 }
 
-/// As [`list`], with only the keys behind this one. A store that does not know how to begin there begins with the first.
-///
-/// # Errors
-/// As of [`list`].
-pub async fn list_behind(
+/// As [`list`], from this key on: the pages are as the store gives them, and one that does not know how to begin there
+/// begins with the first key.
+async fn list_behind(
     client: &Client,
     prefix: &str,
     behind: Option<&str>,
@@ -67,86 +69,207 @@ pub fn parted<'a>(count: usize, key: impl Fn(usize) -> &'a str) -> Vec<String> {
     (1..ranges).map(|range| key(range * count / ranges).to_owned()).collect()
 }
 
-/// As [`list_in_ranges`], where these keys are expected, in any order.
+/// Those of these keys that are listed, in order. As [`list_in_ranges`], but what the bucket has beside them takes no memory.
 ///
 /// # Errors
-/// As of [`list`].
+/// As of [`list_in_ranges`].
 pub async fn list_expecting(
     client: &Client,
     prefix: &str,
     mut keys: Vec<&str>,
 ) -> Result<Vec<ListedObject>, CallError> {
     keys.sort_unstable();
-    list_in_ranges(client, prefix, &parted(keys.len(), |place| keys[place])).await
+    let parted_behind = parted(keys.len(), |place| keys[place]);
+    let wanted = keys.iter().copied().map(Box::from).collect();
+    list_kept(client, prefix, &parted_behind, &keys, Keep::new(Some(wanted), memory::list_bytes_max())).await
 }
 
 /// As [`list`], all at once, in ranges that are listed at the same time: they are parted behind these keys, which are in
 /// order. A store that lists in another order is asked again, without ranges.
 ///
 /// # Errors
-/// As of [`list`].
+/// As of [`list`], and if there are more objects than this machine can keep ([`memory::list_bytes_max`]).
 pub async fn list_in_ranges(
     client: &Client,
     prefix: &str,
     parted_behind: &[String],
 ) -> Result<Vec<ListedObject>, CallError> {
+    let expected: Vec<&str> = parted_behind.iter().map(String::as_str).collect();
+    list_kept(client, prefix, parted_behind, &expected, Keep::new(None, memory::list_bytes_max())).await
+}
+
+/// Which objects of a listing are kept. Its ranges share the bound.
+#[derive(Debug)]
+struct Keep {
+    /// Only these keys; `None`: all.
+    wanted: Option<HashSet<Box<str>>>,
+    /// What the kept objects take in memory, and may take at most.
+    bytes: AtomicU64,
+    bytes_max: u64,
+}
+
+impl Keep {
+    fn new(wanted: Option<HashSet<Box<str>>>, bytes_max: u64) -> Keep {
+        Keep { wanted, bytes: AtomicU64::new(0), bytes_max }
+    }
+
+    /// Takes those objects of a page that are kept.
+    fn take(&self, page: impl IntoIterator<Item = ListedObject>, found: &mut Vec<ListedObject>) -> More {
+        let is_wanted = |object: &ListedObject| match &self.wanted {
+            Some(wanted) => wanted.contains(object.key.as_str()),
+            None => true,
+        };
+        for object in page.into_iter().filter(is_wanted) {
+            let bytes = (object.key.len() + object.etag.len()) as u64 + PLACE_BYTES;
+            self.bytes.fetch_add(bytes, Ordering::Relaxed);
+            found.push(object);
+        }
+        if self.is_over() { More::No } else { More::Yes }
+    }
+
+    fn is_over(&self) -> bool {
+        self.bytes.load(Ordering::Relaxed) > self.bytes_max
+    }
+
+    /// Refuses a listing that was not read to its end for its length.
+    fn check(&self, prefix: &str, store: &str) -> Result<(), CallError> {
+        if !self.is_over() {
+            return Ok(());
+        }
+        Err(CallError::GivenUp(format!(
+            "list of {prefix:?}: store {store} lists more objects than fullbore can keep in {} MB, a share of this machine's \
+             memory; delete objects that do not belong below this prefix, or use a machine with more memory",
+            self.bytes_max / 1_000_000
+        )))
+    }
+}
+
+/// The kept objects of a listing in order; `expected` are keys in order that the store may have.
+async fn list_kept(
+    client: &Client,
+    prefix: &str,
+    parted_behind: &[String],
+    expected: &[&str],
+    keep: Keep,
+) -> Result<Vec<ListedObject>, CallError> {
+    let keep = Arc::new(keep);
     if !parted_behind.is_empty()
-        && let Some(found) = list_ranges(client, prefix, parted_behind).await?
+        && let Some(found) = list_ranges(client, prefix, parted_behind, expected, &keep).await?
     {
         return Ok(found);
     }
+    keep.bytes.store(0, Ordering::Relaxed);
     let mut found = Vec::new();
-    list(client, prefix, |page| {
-        found.extend(page);
-        More::Yes
-    })
-    .await?;
+    list(client, prefix, |page| keep.take(page, &mut found)).await?;
+    keep.check(prefix, client.bucket().store())?;
     found.sort_unstable_by(|a, b| a.key.cmp(&b.key));
     Ok(found)
 }
 
-/// The objects of all ranges; `None` if the store does not list them in order.
+/// The kept objects of all ranges; `None` if they may have gaps, as the store lists in another order than that of bytes.
 async fn list_ranges(
     client: &Client,
     prefix: &str,
     parted_behind: &[String],
+    expected: &[&str],
+    keep: &Arc<Keep>,
 ) -> Result<Option<Vec<ListedObject>>, CallError> {
     let mut listing = JoinSet::new();
     for place in 0..=parted_behind.len() {
         let behind = place.checked_sub(1).map(|before| parted_behind[before].clone());
-        let (client, prefix, until) = (client.clone(), prefix.to_owned(), parted_behind.get(place).cloned());
-        listing.spawn(async move { (place, list_range(&client, &prefix, behind.as_deref(), until.as_deref()).await) });
+        let until = parted_behind.get(place).cloned();
+        let (client, prefix, keep) = (client.clone(), prefix.to_owned(), Arc::clone(keep));
+        listing.spawn(async move { (place, Range::list(&client, &prefix, behind, until, &keep).await) });
     }
-    let mut ranges: Vec<Vec<ListedObject>> = vec![Vec::new(); parted_behind.len() + 1];
+    let mut ranges = Vec::new();
     let mut is_in_order = true;
     while let Some(range) = listing.join_next().await {
-        let (place, found) = range.map_err(|error| CallError::GivenUp(format!("a task failed: {error}")))?;
-        match found? {
-            Some(found) => ranges[place] = found,
+        let (place, range) = range.map_err(|error| CallError::GivenUp(format!("a task failed: {error}")))?;
+        match range? {
+            Some(range) => ranges.push((place, range)),
             None => is_in_order = false,
         }
     }
-    Ok(is_in_order.then(|| ranges.into_iter().flatten().collect()))
+    keep.check(prefix, client.bucket().store())?;
+    ranges.sort_unstable_by_key(|(place, _)| *place);
+    let ranges: Vec<Range> = ranges.into_iter().map(|(_, range)| range).collect();
+    let is_whole = is_in_order && are_joined(&ranges) && !ranges.iter().any(|range| range.may_lack(expected));
+    Ok(is_whole.then(|| ranges.into_iter().flat_map(|range| range.found).collect()))
 }
 
-/// The objects behind one key, up to another; `None` if the store does not list them in order.
-async fn list_range(
-    client: &Client,
-    prefix: &str,
-    behind: Option<&str>,
-    until: Option<&str>,
-) -> Result<Option<Vec<ListedObject>>, CallError> {
-    let mut found: Vec<ListedObject> = Vec::new();
-    let mut is_in_order = true;
-    list_behind(client, prefix, behind, |page| {
-        is_in_order &= found.last().iter().copied().chain(&page).is_sorted_by(|one, next| one.key < next.key);
-        let count = page.partition_point(|object| until.is_none_or(|until| object.key.as_str() <= until));
-        let is_over = count < page.len();
-        found.extend(page.into_iter().take(count));
-        if is_over || !is_in_order { More::No } else { More::Yes }
+/// Whether each range ended where the next one that has keys begins. A store of another order has keys in between.
+fn are_joined(ranges: &[Range]) -> bool {
+    let mut following = None;
+    ranges.iter().rev().all(|range| {
+        let is_joined = range.beyond == following;
+        following = range.first.clone().or(following.take());
+        is_joined
     })
-    .await?;
-    Ok(is_in_order.then_some(found))
+}
+
+/// The objects behind one key, up to another.
+#[derive(Debug, Default)]
+struct Range {
+    behind: Option<String>,
+    until: Option<String>,
+    /// Those that are kept.
+    found: Vec<ListedObject>,
+    /// The first key of the range, whether it is kept or not.
+    first: Option<String>,
+    /// The first key behind the range, at which the listing was left; `None`: there was none.
+    beyond: Option<String>,
+}
+
+impl Range {
+    /// Lists a range; `None` if the store does not list it in order.
+    async fn list(
+        client: &Client,
+        prefix: &str,
+        behind: Option<String>,
+        until: Option<String>,
+        keep: &Keep,
+    ) -> Result<Option<Range>, CallError> {
+        let mut range = Range { behind: behind.clone(), until, ..Range::default() };
+        let mut last = None;
+        let mut is_in_order = true;
+        list_behind(client, prefix, behind.as_deref(), |page| {
+            // Keys before the range, too: they show in which order a store lists that does not know how to begin there.
+            is_in_order &=
+                last.iter().chain(page.iter().map(|object| &object.key)).is_sorted_by(|one, next| one < next);
+            if !is_in_order {
+                return More::No;
+            }
+            last = page.last().map(|object| object.key.clone()).or(last.take());
+            range.take(page, keep)
+        })
+        .await?;
+        Ok(is_in_order.then_some(range))
+    }
+
+    /// Takes a page, which is in order.
+    fn take(&mut self, page: Vec<ListedObject>, keep: &Keep) -> More {
+        let before = page.partition_point(|object| self.behind.as_ref().is_some_and(|behind| object.key <= *behind));
+        let until = page.partition_point(|object| self.until.as_ref().is_none_or(|until| object.key <= *until));
+        let key = |place: usize| page.get(place).map(|object| object.key.clone());
+        if self.first.is_none() && before < until {
+            self.first = key(before);
+        }
+        self.beyond = key(until);
+        let more = keep.take(page.into_iter().take(until).skip(before), &mut self.found);
+        if self.beyond.is_some() { More::No } else { more }
+    }
+
+    /// Whether an expected key was not found that a store would list behind the range's end if it went through its
+    /// directories one by one, as versitygw does: `films/a` before `films-old/a`. Such a store may still begin a listing at
+    /// the first key that is greater by bytes, and then all ranges seem to be joined.
+    fn may_lack(&self, expected: &[&str]) -> bool {
+        let Some(beyond) = self.beyond.as_deref() else { return false };
+        let place = |key: Option<&str>, none| key.map_or(none, |key| expected.partition_point(|one| *one <= key));
+        let end = place(self.until.as_deref(), expected.len());
+        let begin = place(self.behind.as_deref(), 0).min(end);
+        let is_found = |key: &str| self.found.binary_search_by(|object| object.key.as_str().cmp(key)).is_ok();
+        expected[begin..end].iter().any(|key| beyond.split('/').lt(key.split('/')) && !is_found(key))
+    }
 }
 
 /// The pages of a listing.
@@ -156,7 +279,7 @@ pub struct Pages<'a> {
     prefix: &'a str,
     /// Keys with a slash behind the prefix are listed as what they have in common up to it.
     by_directory: bool,
-    /// Keys up to this one are left out.
+    /// Where the store is asked to begin.
     behind: Option<&'a str>,
     next: Option<Next>,
     is_over: bool,
@@ -172,7 +295,8 @@ impl<'a> Pages<'a> {
     /// The next page; `None`: that was all.
     ///
     /// # Errors
-    /// [`CallError`] if the page cannot be fetched or parsed, or if the listing does not advance from page to page.
+    /// [`CallError`] if the page cannot be fetched or parsed, has a key that does not begin with the prefix, or if the
+    /// listing does not advance from page to page.
     pub async fn next(&mut self) -> Result<Option<Page>, CallError> {
         if self.is_over {
             return Ok(None);
@@ -203,6 +327,11 @@ impl<'a> Pages<'a> {
             return Err(CallError::refused(what(), &answer));
         }
         let mut page = xml::page(&answer.body).map_err(|source| CallError::Answer { what: what(), source })?;
+        if let Some(key) = stray(&page, self.prefix) {
+            let store = self.client.bucket().store().to_owned();
+            let source = XmlError::Stray { prefix: self.prefix.to_owned(), store, key: key.to_owned() };
+            return Err(CallError::Answer { what: what(), source });
+        }
         let dialect = self.client.dialect();
         match &page.next {
             Some(Next::Token(_)) => dialect.learn(Feature::ListingTokens, Support::Honoured),
@@ -217,14 +346,17 @@ impl<'a> Pages<'a> {
         if let Some(did) = self.endless.turns_out(&page) {
             return Err(CallError::Endless { what: what(), store: self.client.bucket().store().to_owned(), did });
         }
-        if let Some(key) = self.behind {
-            // A store that does not know how to begin there gives all.
-            page.objects.retain(|object| object.key.as_str() > key);
-        }
         self.next.clone_from(&page.next);
         self.is_over = page.next.is_none();
         Ok(Some(page))
     }
+}
+
+/// A key that was not asked for. Callers would believe or even delete it, where a store or a proxy ignores the prefix.
+fn stray<'a>(page: &'a Page, prefix: &str) -> Option<&'a str> {
+    let mut keys =
+        page.objects.iter().map(|object| object.key.as_str()).chain(page.prefixes.iter().map(String::as_str));
+    keys.find(|key| !key.starts_with(prefix))
 }
 
 /// Finds out listings that have no end, by few bytes however long they are: what page 1, 2, 4, 8, … had is kept and looked
@@ -308,6 +440,42 @@ mod tests {
         assert_eq!(parted(4000), ["02000"]);
         assert_eq!(parted(8000), ["02000", "04000", "06000"]);
         assert_eq!(parted(40_000).len(), 15);
+    }
+
+    fn object(key: &str) -> ListedObject {
+        ListedObject { key: key.to_owned(), size: 1, etag: String::new(), modified_unix_s: None }
+    }
+
+    #[test]
+    fn ranges_are_joined_where_none_has_a_key_between_them() {
+        let range = |first: &str, beyond: &str| {
+            let key = |key: &str| Some(key.to_owned()).filter(|key| !key.is_empty());
+            Range { first: key(first), beyond: key(beyond), ..Range::default() }
+        };
+        assert!(are_joined(&[range("a", "c"), range("c", "e"), range("e", "")]));
+        assert!(are_joined(&[range("", "e"), range("", "e"), range("e", "")]), "ranges without keys");
+        assert!(are_joined(&[range("a", ""), range("", "")]));
+        assert!(!are_joined(&[range("a", "d"), range("c", "")]), "the next one has an earlier key");
+        assert!(!are_joined(&[range("a", "c"), range("d", "")]), "nor has it that one");
+        assert!(!are_joined(&[range("a", ""), range("c", "")]), "the listing ended before");
+        assert!(!are_joined(&[range("a", "c"), range("", "")]), "nobody has it");
+    }
+
+    #[test]
+    fn foreign_objects_take_no_memory_of_a_listing() {
+        let page = |number: u32| (0..1000).map(move |place| object(&format!("p/{number:05}{place:0100}")));
+        let bytes_max = 1_000_000;
+        let all = Keep::new(None, bytes_max);
+        let mut found = Vec::new();
+        let pages = (0..1000).take_while(|number| all.take(page(*number), &mut found) == More::Yes).count();
+        assert!((1..20).contains(&pages), "{pages}");
+        let error = all.check("p/", "s.example").unwrap_err().to_string();
+        assert!(error.contains("s.example lists more objects than fullbore can keep in 1 MB"), "{error}");
+        // What is not wanted takes none.
+        let wanted = page(7).take(2).map(|object| object.key.into()).collect();
+        let (some, mut found) = (Keep::new(Some(wanted), bytes_max), Vec::new());
+        assert!((0..1000).all(|number| some.take(page(number), &mut found) == More::Yes));
+        assert_eq!((found.len(), some.check("p/", "s.example")), (2, Ok(())));
     }
 
     #[test]

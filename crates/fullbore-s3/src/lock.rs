@@ -357,10 +357,24 @@ fn processes() -> String {
     format!("{} {}", boot_id(), space.display())
 }
 
-/// Whether the holder was a process here and is none any more.
+/// Whether the holder was a process here and is none any more. Where `/proc` hides processes, nobody knows.
 fn has_ended(holder: &Content, ours: &Content) -> bool {
+    let shows_all = || std::fs::read_to_string("/proc/self/mounts").is_ok_and(|mounts| shows_all_processes(&mounts));
     let is_known = Path::new("/proc/self").exists() && !boot_id().is_empty();
-    is_known && holder.processes == ours.processes && !Path::new("/proc").join(holder.pid.to_string()).exists()
+    is_known
+        && holder.processes == ours.processes
+        && !Path::new("/proc").join(holder.pid.to_string()).exists()
+        && shows_all()
+}
+
+/// Whether `/proc` has the processes of all users, by the text of `/proc/self/mounts`: `hidepid` (proc(5)) hides those of
+/// others, and systemd's `ProtectProc` mounts it so for a service.
+fn shows_all_processes(mounts: &str) -> bool {
+    // The last one is on top.
+    let of_proc =
+        mounts.lines().rev().map(|line| line.split(' ')).find(|fields| fields.clone().nth(1) == Some("/proc"));
+    let options = of_proc.and_then(|mut fields| fields.nth(3));
+    options.is_some_and(|options| !options.split(',').any(|option| option.starts_with("hidepid=")))
 }
 
 /// Seconds since an object was written, by the store's clock; 0 where the store does not tell its time.
@@ -368,5 +382,46 @@ fn age_s(found: &SmallObject) -> i64 {
     match (found.facts.answered, found.facts.modified) {
         (Some(now), Some(then)) => now.saturating_sub(then).max(0),
         _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    fn content(pid: u32) -> Content {
+        Content { owner: String::new(), host: String::new(), processes: processes(), pid, epoch: 1, renewal: 0 }
+    }
+
+    fn has_ended_here(pid: u32) -> bool {
+        has_ended(&content(pid), &content(std::process::id()))
+    }
+
+    #[test]
+    fn a_process_that_was_waited_for_has_ended() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        assert!(!has_ended_here(child.id()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(has_ended_here(child.id()));
+        let elsewhere = Content { processes: "another boot".into(), ..content(child.id()) };
+        assert!(!has_ended(&elsewhere, &content(std::process::id())));
+    }
+
+    #[test]
+    fn a_proc_that_hides_processes_is_told_by_its_mounts() {
+        let mounts = |options: &[&str]| {
+            let line = |options: &&str| format!("proc /proc proc {options} 0 0\n");
+            format!("/dev/sda / ext4 rw 0 0\n{}", options.iter().map(line).collect::<String>())
+        };
+        let shows_all = |options: &[&str]| shows_all_processes(&mounts(options));
+        assert!(shows_all(&["rw,nosuid,nodev"]));
+        assert!(shows_all(&["rw,hidepid=2", "rw"]), "another one is on top");
+        for hiding in ["rw,hidepid=2", "rw,hidepid=invisible,gid=4", "rw,hidepid=ptraceable"] {
+            assert!(!shows_all(&["rw", hiding]), "{hiding}");
+        }
+        assert!(!shows_all(&[]), "nothing is known of it");
     }
 }

@@ -315,9 +315,9 @@ impl Objects {
     pub async fn list_in_ranges(&self, below: &str, parted_behind: &[String]) -> Result<ListedPaths, CallError> {
         let parted_behind: Vec<String> = parted_behind.iter().map(|path| self.key(path)).collect();
         let listed = listing::list_in_ranges(&self.client, &self.key(below), &parted_behind).await?;
-        // A key outside of the prefix was not asked for.
-        let path = |key: &str| key.strip_prefix(&*self.prefix).map(str::to_owned);
-        Ok(listed.into_iter().filter_map(|object| Some((path(&object.key)?, object.size, object.etag))).collect())
+        // A listing has only keys that begin with the prefix asked for.
+        let path = |key: &str| key[self.prefix.len()..].to_owned();
+        Ok(listed.into_iter().map(|object| (path(&object.key), object.size, object.etag)).collect())
     }
 }
 

@@ -45,7 +45,7 @@ pub async fn list(client: &Client, key: &str) -> Result<OpenUploads, CallError> 
     Ok(open)
 }
 
-/// Lists the open uploads of all keys with this prefix.
+/// Lists the open uploads of all keys with this prefix, and of no others, whatever the store lists.
 ///
 /// # Errors
 /// As of [`list`].
@@ -69,7 +69,8 @@ pub async fn list_below(client: &Client, prefix: &str) -> Result<OpenUploads, Ca
         }
         let page = xml::uploads(&answer.body).map_err(|source| CallError::Answer { what: what(), source })?;
         open.clock_offset_s = answer.head.date.map(|date| date.saturating_sub(unix_now()));
-        open.uploads.extend(page.uploads);
+        // Callers abort them: those of a store that ignores the prefix may be others'.
+        open.uploads.extend(page.uploads.into_iter().filter(|upload| upload.key.starts_with(prefix)));
         marker = page.next;
         if marker.is_none() {
             open.is_complete = true;

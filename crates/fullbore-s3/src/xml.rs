@@ -20,7 +20,7 @@ const ENTRIES_MAX: usize = 10_000;
 /// Bytes of an ETag in a listing; a longer one is as good as none. MD5 with a number of parts has 38; a guess for others.
 const ETAG_BYTES_MAX: usize = 1024;
 
-/// An answer that cannot be read.
+/// An answer that cannot be read, or that answers another question.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum XmlError {
@@ -33,6 +33,18 @@ pub enum XmlError {
     /// Something necessary is not there.
     #[error("the server's answer has no {0}")]
     Missing(&'static str),
+    /// A listing has a key that does not begin with the prefix asked for.
+    #[error(
+        "asked for keys below {prefix:?}, store {store} lists {key:?}; check the endpoint, and any proxy in front of it"
+    )]
+    Stray {
+        /// The prefix asked for.
+        prefix: String,
+        /// Whose listing.
+        store: String,
+        /// The first such key.
+        key: String,
+    },
 }
 
 /// What a server says went wrong.
@@ -164,6 +176,12 @@ fn child<'a>(node: Node<'a, '_>, name: &str) -> Option<&'a str> {
     Some(child.text().unwrap_or_default())
 }
 
+/// Whether the list goes on behind this page. Some stores write `True` or `1`.
+fn is_truncated(root: Node<'_, '_>) -> bool {
+    let text = child(root, "IsTruncated").unwrap_or_default().trim();
+    text == "1" || text.eq_ignore_ascii_case("true")
+}
+
 fn needed(node: Node<'_, '_>, name: &'static str) -> Result<String, XmlError> {
     child(node, name).filter(|text| !text.is_empty()).map(str::to_owned).ok_or(XmlError::Missing(name))
 }
@@ -246,10 +264,7 @@ pub fn page(bytes: &[u8]) -> Result<Page, XmlError> {
         if objects.len().max(prefixes.len()) >= ENTRIES_MAX {
             return Err(XmlError::Form("a page of more entries than a listing has"));
         }
-        let next = match child(root, "IsTruncated") {
-            Some("true") => Some(next_page(root, &objects, &prefixes, encoded)?),
-            _ => None,
-        };
+        let next = if is_truncated(root) { Some(next_page(root, &objects, &prefixes, encoded)?) } else { None };
         Ok(Page { objects, prefixes, next })
     })
 }
@@ -298,12 +313,11 @@ pub fn uploads(bytes: &[u8]) -> Result<UploadsPage, XmlError> {
             })
         };
         let uploads = all(root, "Upload").map(entry).collect::<Result<Vec<_>, _>>()?;
-        let next = match child(root, "IsTruncated") {
-            Some("true") => {
-                let upload_id = child(root, "NextUploadIdMarker").unwrap_or_default().to_owned();
-                Some((decoded(&needed(root, "NextKeyMarker")?, encoded)?, upload_id))
-            }
-            _ => None,
+        let next = if is_truncated(root) {
+            let upload_id = child(root, "NextUploadIdMarker").unwrap_or_default().to_owned();
+            Some((decoded(&needed(root, "NextKeyMarker")?, encoded)?, upload_id))
+        } else {
+            None
         };
         Ok(UploadsPage { uploads, next })
     })
@@ -330,10 +344,7 @@ pub fn parts(bytes: &[u8]) -> Result<PartsPage, XmlError> {
             })
         };
         let parts = all(root, "Part").map(entry).collect::<Result<Vec<_>, _>>()?;
-        let next = match child(root, "IsTruncated") {
-            Some("true") => Some(number(root, "NextPartNumberMarker")?),
-            _ => None,
-        };
+        let next = if is_truncated(root) { Some(number(root, "NextPartNumberMarker")?) } else { None };
         Ok(PartsPage { parts, next })
     })
 }
@@ -510,6 +521,28 @@ mod tests {
         }
         assert!(page("<Part><PartNumber>-1</PartNumber><ETag>e</ETag><Size>5</Size></Part>").is_err());
         assert!(parts(b"<ListBucketResult/>").is_err(), "a store that does not know the question");
+    }
+
+    #[test]
+    fn a_list_goes_on_however_its_store_writes_true() {
+        let pages = |text: &str| {
+            let inside = format!(
+                "<IsTruncated>{text}</IsTruncated><NextContinuationToken>t</NextContinuationToken>\
+                 <NextKeyMarker>k</NextKeyMarker><NextPartNumberMarker>2</NextPartNumberMarker>"
+            );
+            let list = |name: &str| format!("<{name}>{inside}</{name}>").into_bytes();
+            [
+                page(&list("ListBucketResult")).unwrap().next.is_some(),
+                uploads(&list("ListMultipartUploadsResult")).unwrap().next.is_some(),
+                parts(&list("ListPartsResult")).unwrap().next.is_some(),
+            ]
+        };
+        for text in ["true", "True", "TRUE", " true\n", "1"] {
+            assert_eq!(pages(text), [true; 3], "{text:?}");
+        }
+        for text in ["false", "False", "0", ""] {
+            assert_eq!(pages(text), [false; 3], "{text:?}");
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ mod common;
 mod misbehaving;
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak, mpsc};
 use std::time::{Duration, Instant};
 
@@ -248,21 +248,21 @@ fn a_file_that_is_given_up_is_sent_no_further() {
 }
 
 #[test]
-fn a_store_that_was_away_while_a_file_came_gets_it_at_the_end() {
-    let is_away = Arc::new(AtomicBool::new(true));
-    let asked = Arc::clone(&is_away);
-    let bench = Bench::new(WriteMode::CreateShared, move |_| match asked.load(Ordering::SeqCst) {
-        true => Fault::Answer(400, "", "<Error><Code>NotNow</Code></Error>"),
-        false => Fault::None,
+fn a_store_that_refused_while_a_file_came_gets_it_at_the_end() {
+    let mut has_refused = false;
+    let bench = Bench::new(WriteMode::CreateShared, move |request| {
+        let is_first = request.query.contains("partNumber") && !std::mem::replace(&mut has_refused, true);
+        match is_first {
+            true => Fault::Answer(403, "", "<Error><Code>AccessDenied</Code></Error>"),
+            false => Fault::None,
+        }
     });
     let content = content(9);
     let mut part = bench.begin(&content);
     bench.target.write_at(&mut part, 0, &content).unwrap();
-    until("the store is asked", || !bench.store.requests().is_empty());
-    is_away.store(false, Ordering::SeqCst);
     bench.commit(part, &content).unwrap();
     assert!(bench.object().unwrap() == content);
-    assert_eq!(bench.told(), ["verified", "verified", "changed"]);
+    assert_eq!((bench.store.uploads_begun(), bench.told()), (2, vec!["verified", "verified", "changed"]));
 }
 
 #[test]
@@ -384,5 +384,115 @@ fn ranges_of_a_listing_have_each_object_once() {
         let parted: Vec<String> = parted.iter().map(|path| (*path).to_owned()).collect();
         let listed = bench.runtime.block_on(bench.objects.list_in_ranges("", &parted)).unwrap();
         assert_eq!(listed.iter().map(|(path, ..)| path.as_str()).collect::<Vec<_>>(), paths, "{parted:?}");
+    }
+}
+
+#[test]
+fn a_listing_with_keys_outside_of_the_prefix_is_refused() {
+    const PAGE: &str = "<ListBucketResult><IsTruncated>false</IsTruncated>\
+        <Contents><Key>p/pool/a</Key><Size>1</Size></Contents>\
+        <Contents><Key>p/other</Key><Size>1</Size></Contents></ListBucketResult>";
+    let bench = Bench::new(WriteMode::Create, |_| Fault::Answer(200, "", PAGE));
+    for parted in [&[][..], &["pool/b".to_owned()]] {
+        let listed = bench.runtime.block_on(bench.objects.list_in_ranges("pool/", parted));
+        let error = listed.unwrap_err().to_string();
+        for part in ["\"p/pool/\"", "127.0.0.1", "\"p/other\"", "check the endpoint"] {
+            assert!(error.contains(part), "{part}: {error}");
+        }
+    }
+    assert_eq!(bench.runtime.block_on(bench.objects.list("")).unwrap().len(), 2);
+}
+
+#[test]
+fn uploads_outside_of_the_prefix_are_not_aborted() {
+    const PAGE: &str = "<ListMultipartUploadsResult><IsTruncated>false</IsTruncated>\
+        <Upload><Key>p/pool/a</Key><UploadId>ours</UploadId><Initiated>2020-01-01T00:00:00Z</Initiated></Upload>\
+        <Upload><Key>q/pool/a</Key><UploadId>theirs</UploadId><Initiated>2020-01-01T00:00:00Z</Initiated></Upload>\
+        </ListMultipartUploadsResult>";
+    let bench = Bench::new(WriteMode::Create, |request| match request.method == "GET" {
+        true => Fault::Answer(200, "", PAGE),
+        false => Fault::Answer(204, "", ""),
+    });
+    let aborted = bench.runtime.block_on(bench.objects.abort_uploads("pool/", Duration::from_secs(60)));
+    assert_eq!(aborted, Ok(1));
+    let requests = bench.store.requests();
+    let aborts: Vec<&str> =
+        requests.iter().filter(|request| request.method == "DELETE").map(|request| request.query.as_str()).collect();
+    assert_eq!(aborts, ["uploadId=ours"]);
+}
+
+/// Where a store begins a listing that is asked to begin behind a key.
+#[derive(Debug, Clone, Copy)]
+enum Begin {
+    /// Behind it in its own order.
+    InItsOrder,
+    /// As versitygw: with keys that are greater by bytes, and with all that come when it was met.
+    OnceMet,
+    /// With the first key of all.
+    AtTheStart,
+}
+
+/// A page of a store that lists these keys in their order.
+fn page_of(keys: &[String], begin: Begin, request: &Request) -> Fault {
+    const KEYS: usize = 7;
+    let parameter = |name: &str| {
+        let value = request.query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
+        value.map(|value| value.replace("%2F", "/"))
+    };
+    let (place, behind) = match parameter("continuation-token") {
+        Some(token) => {
+            token.split_once('~').map(|(place, behind)| (place.parse().unwrap(), behind.to_owned())).unwrap()
+        }
+        None => (0, parameter("start-after").unwrap_or_default()),
+    };
+    let mut is_met = behind.is_empty();
+    let follows = |key: &&String| match begin {
+        Begin::InItsOrder => key.split('/').gt(behind.split('/')),
+        Begin::OnceMet => {
+            let is_listed = is_met || **key > behind;
+            is_met |= **key == behind;
+            is_listed
+        }
+        Begin::AtTheStart => true,
+    };
+    let listed: Vec<&String> = keys.iter().filter(follows).collect();
+    let end = listed.len().min(place + KEYS);
+    let mut body = format!("<ListBucketResult><IsTruncated>{}</IsTruncated>", end < listed.len());
+    for key in &listed[place..end] {
+        body.push_str(&format!("<Contents><Key>{key}</Key><Size>1</Size></Contents>"));
+    }
+    let next = format!("<NextContinuationToken>{end}~{behind}</NextContinuationToken></ListBucketResult>");
+    Fault::Answer(200, "", (body + &next).leak())
+}
+
+#[test]
+fn ranges_of_a_store_in_directory_order_have_all_keys() {
+    let mut keys: Vec<String> = ["films", "films-old"]
+        .iter()
+        .flat_map(|name| (0..30).map(move |place| format!("p/{name}/{place:02}")))
+        .collect();
+    keys.sort_unstable_by(|one, other| one.split('/').cmp(other.split('/')));
+    assert!(keys.last().unwrap().starts_with("p/films-old/"));
+    let mut expected: Vec<&str> = keys.iter().map(|key| &key[2..]).collect();
+    expected.sort_unstable();
+    let parted = [
+        &["films-old/10", "films-old/20", "films/10", "films/20"][..],
+        &["films-old/10", "films-old/29"],
+        &["films-old/29"],
+        &["films/10"],
+        &["films/10", "films/20"],
+        // Of files that are not there yet.
+        &["films-old/40", "films-old/50"],
+        &["films-old/10", "films/40"],
+    ];
+    for begin in [Begin::InItsOrder, Begin::OnceMet, Begin::AtTheStart] {
+        let listed = keys.clone();
+        let bench = Bench::new(WriteMode::Create, move |request| page_of(&listed, begin, request));
+        for parted in parted {
+            let parted: Vec<String> = parted.iter().map(|path| (*path).to_owned()).collect();
+            let found = bench.runtime.block_on(bench.objects.list_in_ranges("", &parted)).unwrap();
+            let found: Vec<&str> = found.iter().map(|(path, ..)| path.as_str()).collect();
+            assert!(found == expected, "{begin:?} {parted:?}: {} of {}", found.len(), expected.len());
+        }
     }
 }

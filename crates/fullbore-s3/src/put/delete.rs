@@ -9,10 +9,10 @@ use tokio::task::JoinSet;
 
 use super::protected::{Classification, Rules};
 use crate::bucket::explain;
-use crate::client::Client;
+use crate::client::{CallError, Client};
 use crate::listing::{self, More};
 use crate::remove::{KEYS_AT_ONCE, remove};
-use crate::xml::ListedObject;
+use crate::xml::{ListedObject, XmlError};
 
 /// Requests on their way at once.
 const AT_ONCE: usize = 4;
@@ -35,13 +35,8 @@ pub struct Deletion {
     most_bytes: u64,
 }
 
-/// Why a listing was not read to its end.
-enum ListingStop {
-    /// It has an object that is not beneath the prefix.
-    Stray(String),
-    /// It has more objects that are no files of the source than can be kept.
-    TooMany,
-}
+/// A listing has more objects that are no files of the source than can be kept.
+struct TooMany;
 
 impl Deletion {
     /// Lists everything beneath the prefix, and keeps what is not wanted.
@@ -52,37 +47,28 @@ impl Deletion {
         rules: &Rules,
     ) -> Result<Deletion, CommandError> {
         let mut deletion = Deletion::new(memory::list_bytes_max());
-        let mut stopped = None;
+        let mut is_too_much = false;
         let mut unlisted = wanted.clone();
         let listed = listing::list(client, prefix, |page| {
             for object in &page {
                 unlisted.remove(object.key.as_str());
             }
-            stopped = deletion.take(page, prefix, wanted, rules).err();
-            if stopped.is_none() { More::Yes } else { More::No }
+            is_too_much = deletion.take(page, prefix, wanted, rules).is_err();
+            if is_too_much { More::No } else { More::Yes }
         });
-        listed.await.map_err(|error| explain(&error))?;
+        listed.await.map_err(|error| explain_listing(&error))?;
         deletion.unlisted = unlisted.into_iter().min().map(str::to_owned);
-        let bucket = client.bucket();
-        let store = bucket.store();
-        match stopped {
-            None => Ok(deletion),
-            Some(ListingStop::Stray(stray)) => Err(CommandError::new(
-                ErrorKind::Network,
-                format_args!(
-                    "--delete: asked for keys below {prefix:?}, store {store} lists {stray:?}; nothing is deleted"
-                ),
-            )),
-            Some(ListingStop::TooMany) => Err(CommandError::new(
-                ErrorKind::Network,
-                format_args!(
-                    "--delete: store {store} lists more than {} objects beneath {prefix:?} that the source does not have, \
-                     and this machine can keep no more; nothing is deleted",
-                    deletion.keys.len() + deletion.private.len()
-                ),
-            )
-            .hint("delete them by a lifecycle rule of the store, or put directories one by one")),
+        if !is_too_much {
+            return Ok(deletion);
         }
+        let error = format!(
+            "--delete: store {} lists more than {} objects beneath {prefix:?} that the source does not have, and this \
+             machine can keep no more; nothing is deleted",
+            client.bucket().store(),
+            deletion.keys.len() + deletion.private.len()
+        );
+        Err(CommandError::new(ErrorKind::Network, error)
+            .hint("delete them by a lifecycle rule of the store, or put directories one by one"))
     }
 
     /// Nothing yet, and keys of at most so many bytes.
@@ -90,18 +76,14 @@ impl Deletion {
         Deletion { keys: Vec::new(), private: Vec::new(), kept: 0, of: 0, unlisted: None, bytes: 0, most_bytes }
     }
 
-    /// Takes a page of the listing.
+    /// Takes a page of the listing, whose keys begin with the prefix.
     fn take(
         &mut self,
         page: Vec<ListedObject>,
         prefix: &str,
         wanted: &HashSet<&str>,
         rules: &Rules,
-    ) -> Result<(), ListingStop> {
-        // A server that does not look at the prefix would have us delete what is others'.
-        if let Some(stray) = page.iter().find(|object| !object.key.starts_with(prefix)) {
-            return Err(ListingStop::Stray(stray.key.clone()));
-        }
+    ) -> Result<(), TooMany> {
         self.of += page.len();
         for object in page.into_iter().filter(|object| !wanted.contains(object.key.as_str())) {
             let bytes = object.key.len() as u64 + PLACE_BYTES;
@@ -119,7 +101,7 @@ impl Deletion {
             }
             self.of -= 1;
         }
-        if self.bytes > self.most_bytes { Err(ListingStop::TooMany) } else { Ok(()) }
+        if self.bytes > self.most_bytes { Err(TooMany) } else { Ok(()) }
     }
 
     /// Refuses a store that does not list a key that was put. It may list that object under another name, which is then
@@ -178,9 +160,28 @@ impl Deletion {
     }
 }
 
+/// A failed listing. That of a server that does not look at the prefix would have us delete what is others'.
+fn explain_listing(error: &CallError) -> CommandError {
+    let CallError::Answer { source: XmlError::Stray { prefix, store, key }, .. } = error else {
+        return explain(error);
+    };
+    let error = format!("--delete: asked for keys below {prefix:?}, store {store} lists {key:?}; nothing is deleted");
+    CommandError::new(ErrorKind::Network, error).hint("check the endpoint, and any proxy in front of it")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_listing_of_what_is_others_says_that_nothing_is_deleted() {
+        let source = XmlError::Stray { prefix: "q/".into(), store: "s.example".into(), key: "p/0".into() };
+        let error = explain_listing(&CallError::Answer { what: "list of \"q/\"".into(), source });
+        assert_eq!(
+            error.message,
+            "--delete: asked for keys below \"q/\", store s.example lists \"p/0\"; nothing is deleted"
+        );
+    }
 
     #[test]
     fn too_much_at_once_is_refused() {
@@ -211,6 +212,5 @@ mod tests {
         let wanted = listed.iter().map(|object| object.key.as_str()).collect();
         let mut deletion = Deletion::new(0);
         assert!((0..100).all(|_| deletion.take(page(0), "p/", &wanted, &rules).is_ok()));
-        assert!(matches!(deletion.take(page(0), "q/", &wanted, &rules), Err(ListingStop::Stray(_))));
     }
 }

@@ -70,11 +70,13 @@ impl Rules {
     pub fn classify(&self, key: &str, relative: &str) -> Classification {
         let (directories, name) = relative.rsplit_once('/').unwrap_or(("", relative));
         let is_state = !self.state.is_empty() && directories.split('/').any(|part| part == self.state);
-        if self.snapshots.covers(key) {
+        // What the patterns leave out stays, also private state: it may be that of another run's mirror.
+        let is_selected = self.selection.takes_beneath(relative.as_bytes());
+        if self.snapshots.covers(key) || !is_selected {
             Classification::Kept
         } else if is_state || is_unfinished(name) && self.mirrors.covers(key) && !self.left_out.0.contains(key) {
             Classification::Private
-        } else if self.left_out.covers(key) || !self.selection.takes_beneath(relative.as_bytes()) {
+        } else if self.left_out.covers(key) {
             Classification::Kept
         } else {
             Classification::Absent
@@ -123,6 +125,28 @@ mod tests {
         let mut none = Protected::default();
         none.add_known("", Path::new(OsStr::from_bytes(b"a\xff")));
         assert!(!none.covers("anything"), "a mirror's name that is no key opens no other");
+    }
+
+    #[test]
+    fn private_state_that_the_patterns_leave_out_stays() {
+        let mut rules = Rules { state: ".fullbore".into(), ..Rules::default() };
+        rules.mirrors.add("p/", Path::new(""));
+        rules.mirrors.add("p/", Path::new("debian"));
+        rules.left_out.add("p/", Path::new("debian"));
+        rules.selection.filters.push(false, b"/debian/");
+        rules.selection.filters.push(false, b"*.log");
+        let table = [
+            ("debian/.fullbore/files", Classification::Kept),
+            ("debian/pool/.a.deb.part", Classification::Kept),
+            ("debian/pool/a.deb", Classification::Kept),
+            (".fullbore/x.log", Classification::Kept),
+            (".fullbore/files", Classification::Private),
+            ("ubuntu/.fullbore/files", Classification::Private),
+            ("ubuntu/a.deb", Classification::Absent),
+        ];
+        for (name, class) in table {
+            assert_eq!(rules.classify(&format!("p/{name}"), name), class, "{name}");
+        }
     }
 
     proptest! {

