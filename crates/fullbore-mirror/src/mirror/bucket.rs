@@ -30,7 +30,7 @@ use fullbore_engine::stage::Ledger;
 use fullbore_engine::target::TargetError;
 use fullbore_engine::units::several;
 use fullbore_engine::window::Window;
-use fullbore_s3::bucket::{explain, failure};
+use fullbore_s3::bucket::{BucketSettings, explain, failure};
 use fullbore_s3::lock::{Fence, Lock, LockError, LockTimes};
 use fullbore_s3::objects::{Condition, Objects, Written};
 use fullbore_s3::target::{Layout as _, Overtaken, StoreTarget};
@@ -115,7 +115,8 @@ pub enum Abandoned {
 
 /// Where the lock of a mirror is: with its state.
 enum LockPlace {
-    Bucket(Objects),
+    /// The bucket, for a client of its own: renewals must not wait behind uploads, or the lock is lost on a slow link.
+    Bucket(Box<BucketSettings>, watch::Receiver<bool>),
     Directory(Arc<Root>, Mutex<Option<super::lock::Lock>>),
 }
 
@@ -153,11 +154,13 @@ impl BucketMirror {
         let (objects, state, lock) = {
             let _inside = runtime.enter();
             let objects = Objects::open(&settings.bucket, stopped.clone(), ledger)?;
-            let of_bucket =
-                |objects: Objects| (StateFiles::behind(&objects, fence.clone()), LockPlace::Bucket(objects));
+            let lock_in = |bucket: &BucketSettings| LockPlace::Bucket(Box::new(bucket.clone()), stopped.clone());
             let (state, lock) = match &settings.state {
-                None => of_bucket(objects.clone()),
-                Some(StateStore::Bucket(state)) => of_bucket(Objects::open(state, stopped, ledger)?),
+                None => (StateFiles::behind(&objects, fence.clone()), lock_in(&settings.bucket)),
+                Some(StateStore::Bucket(state)) => {
+                    let objects = Objects::open(state, stopped.clone(), ledger)?;
+                    (StateFiles::behind(&objects, fence.clone()), lock_in(state))
+                }
                 Some(StateStore::Directory(path)) => {
                     let root = Arc::new(Root::create(path).map_err(|error| made(&error))?);
                     (StateFiles::Directory(root.clone()), LockPlace::Directory(root, Mutex::default()))
@@ -285,9 +288,13 @@ impl BucketMirror {
     pub fn lock(&self, host: &str) -> Result<(), CommandError> {
         if self.tree.has_lock() {
             match &self.lock {
-                LockPlace::Bucket(objects) => {
+                LockPlace::Bucket(settings, stop) => {
                     if self.tree.lock().is_none() {
-                        let lock = self.runtime.block_on(Lock::take(objects, LOCK_PATH, host, LockTimes::default()));
+                        let objects = {
+                            let _inside = self.runtime.enter();
+                            Objects::open(settings, stop.clone(), &Ledger::off())?
+                        };
+                        let lock = self.runtime.block_on(Lock::take(&objects, LOCK_PATH, host, LockTimes::default()));
                         *self.tree.lock() = Some(lock.map_err(|error| self.not_locked(&error))?);
                     }
                 }
