@@ -21,6 +21,10 @@ const RETRY_DELAY: Duration = Duration::from_secs(5);
 /// Deliveries after which a failed task is given up. The planner's next look at the store decides about its files.
 const DELIVERIES_MAX: u32 = 5;
 
+/// Deliveries after which no worker takes a task: each one that took it may have been killed by it. Workers that are told to
+/// end, or are too old for a task, count here, too.
+const TAKEN_MAX: u32 = 100;
+
 /// Time after a reconnection within which a queue may have lost the state of its deliveries. nats-server lost it in 8
 /// of 8 kills right after a pull.
 const DOUBT_AFTER_RECONNECT: Duration = Duration::from_secs(60);
@@ -220,6 +224,9 @@ impl Book {
             }
             Err(error) => return refused(&error.to_string()),
         };
+        if deliveries > TAKEN_MAX {
+            return (None, self.refuse_all(&task, delivery));
+        }
         if let Some(entry) = self.entries.values_mut().find(|entry| entry.task == task) {
             // Our own delivery has lapsed, and the task came back to us: the later delivery is the one that counts.
             (entry.delivery, entry.deliveries, entry.extended) = (delivery, deliveries, now);
@@ -251,6 +258,15 @@ impl Book {
         };
         self.entries.insert(number, entry);
         (Some(begun), Vec::new())
+    }
+
+    /// The end of a task that has come too often.
+    fn refuse_all(&self, task: &Task, delivery: Delivery) -> Vec<Step> {
+        let why = format!("delivered more than {TAKEN_MAX} times");
+        let fault = |item: &Item| Step::Report(Fault::new(self.worker.clone(), None, item.path.clone(), &why, true));
+        let mut steps: Vec<Step> = task.items.iter().map(fault).collect();
+        steps.push(Step::Discard(delivery));
+        steps
     }
 
     /// The connection to the queue is back after a loss.
@@ -565,6 +581,16 @@ mod tests {
             assert!(fault.is_final, "{fault:?}");
         }
         begin(&mut book, SECOND, held(&task(1, 1), 1, "a"));
+    }
+
+    #[test]
+    fn a_task_that_comes_again_and_again_is_left_to_the_planner() {
+        let mut book = book();
+        begin(&mut book, SECOND, held(&task(1, 1), TAKEN_MAX, "a"));
+        let (begun, steps) = book.take(SECOND, held(&task(1, 2), TAKEN_MAX + 1, "b"));
+        assert_eq!(begun, None);
+        let [Step::Report(first), Step::Report(other), Step::Discard(_)] = &steps[..] else { panic!("{steps:?}") };
+        assert!(first.is_final && other.is_final && first.path != other.path, "{steps:?}");
     }
 
     #[test]

@@ -55,6 +55,10 @@ const API: &str = "$JS.API.";
 /// Limit of each request. A server that was killed lost those in flight, and a restart takes less than a second.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Age at which the server drops a task: nobody asks any more for those of a planner that was killed and never started again. A
+/// planner publishes again what its run still lacks.
+const TASK_AGE_MAX: Duration = Duration::from_secs(7 * 86_400);
+
 /// Time for which an expired key leaves a marker, without which the server refuses times to live. A new lease takes the
 /// place of a marker.
 const MARKER_TTL: Duration = Duration::from_secs(60);
@@ -71,6 +75,8 @@ pub struct NatsQueue {
     client: Client,
     context: Context,
     refusals: Arc<Refusals>,
+    /// What ids of published tasks begin with: see [`NatsQueue::message_id`].
+    publisher: Arc<str>,
 }
 
 impl NatsQueue {
@@ -82,7 +88,14 @@ impl NatsQueue {
         let (client, refusals) = connect::connect(settings).await?;
         let mut context = jetstream::new(client.clone());
         context.set_timeout(REQUEST_TIMEOUT);
-        Ok(NatsQueue { client, context, refusals })
+        let publisher = client.new_inbox().rsplit('.').next().unwrap_or_default().into();
+        Ok(NatsQueue { client, context, refusals, publisher })
+    }
+
+    /// By this id the server recognises a task that is published again after a lost answer. It remembers ids for an hour, also
+    /// those of tasks that were purged. So a planner that is started again has ids of its own.
+    fn message_id(&self, task: &Task) -> String {
+        format!("{}-{}", self.publisher, task.id())
     }
 
     /// Fails at once if there is no connection: the client library would keep what is sent, and a stale answer to a
@@ -158,7 +171,7 @@ impl NatsQueue {
         loop {
             let task = if unanswered.len() < UNANSWERED_MAX { tasks.next() } else { None };
             if let Some(task) = task {
-                let message = PublishMessage::build().message_id(task.id()).payload(task.to_bytes().into());
+                let message = PublishMessage::build().message_id(self.message_id(task)).payload(task.to_bytes().into());
                 let sent = self.context.send_publish(subject(&task.run, task.class()), message).await;
                 unanswered.push_back(sent.map_err(|error| of_publication(&error))?);
                 continue;
@@ -201,6 +214,7 @@ fn stream_config() -> stream::Config {
         discard: DiscardPolicy::New,
         max_bytes: i64::try_from(QUEUE_BYTES_MAX).expect("a small number"),
         duplicate_window: DUPLICATE_WINDOW,
+        max_age: TASK_AGE_MAX,
         ..stream::Config::default()
     }
 }

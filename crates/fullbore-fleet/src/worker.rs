@@ -42,6 +42,13 @@ const FAILED_PAUSE: Duration = Duration::from_secs(1);
 /// Pause while the queue has no such run: planners look at it every 250 ms.
 const MISSING_PAUSE: Duration = Duration::from_millis(250);
 
+/// Tasks that may fail one after the other before a worker pauses between tasks. What is wrong may be its own machine, which
+/// would take the tasks of all others and fail them.
+const FAILURES_FREE: u32 = 8;
+
+/// The first such pause, which doubles with each further failure, and the longest one.
+const FAILURES_PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
 /// Fewer acknowledged bytes may be questions to the store, which are no progress.
 const PROGRESS_BYTES: u64 = 64 << 10;
 
@@ -82,6 +89,7 @@ pub struct WorkerQueue<Q> {
     pulling: Option<task::Id>,
     is_draining: bool,
     next_pull: Instant,
+    failures: Failures,
     /// Files and bytes that this worker has stored.
     pub done: (u64, u64),
     /// Bytes that this worker has sent to the store, for reports, and those of the present session; see
@@ -117,6 +125,7 @@ impl<Q: Queue> WorkerQueue<Q> {
             pulling: None,
             is_draining: false,
             next_pull: now,
+            failures: Failures::default(),
             done: (0, 0),
             sent_bytes: 0,
             session_bytes: 0,
@@ -142,7 +151,8 @@ impl<Q: Queue> WorkerQueue<Q> {
 
     /// Asks for tasks, if the worker may have more; [`WorkerQueue::pulled`] gives the answer.
     pub fn pull(&mut self, is_paused: bool) {
-        if self.pulling.is_some() || self.is_draining || Instant::now() < self.next_pull {
+        let not_before = self.failures.until.map_or(self.next_pull, |until| until.max(self.next_pull));
+        if self.pulling.is_some() || self.is_draining || Instant::now() < not_before {
             return;
         }
         let load = Load { is_paused, rate_bytes_per_s: self.meter.bytes_per_s(self.began.elapsed()), ..self.load() };
@@ -238,18 +248,21 @@ impl<Q: Queue> WorkerQueue<Q> {
     pub fn stored(&mut self, task: TaskNumber, item: usize, (files, bytes): (u64, u64)) {
         let now = self.now();
         self.done = (self.done.0 + files, self.done.1 + bytes);
+        self.failures = Failures::default();
         let steps = self.book.stored(now, task, item);
         self.tell(steps);
     }
 
     /// The store had a file already.
     pub fn present(&mut self, task: TaskNumber, item: usize) {
+        self.failures = Failures::default();
         let steps = self.book.stored(self.now(), task, item);
         self.tell(steps);
     }
 
     /// A file could not be fetched, read or stored. `host` is the mirror at fault, if one is.
     pub fn failed(&mut self, task: TaskNumber, item: usize, host: Option<String>, fault: &str) {
+        self.failures.count(task, Instant::now());
         let steps = self.book.failed(self.now(), task, item, host, fault);
         self.tell(steps);
     }
@@ -384,6 +397,29 @@ impl<Q: Queue> WorkerQueue<Q> {
     }
 }
 
+/// Tasks that have failed one after the other.
+#[derive(Debug, Default)]
+struct Failures {
+    count: u32,
+    last: Option<TaskNumber>,
+    /// When the worker may take tasks again.
+    until: Option<Instant>,
+}
+
+impl Failures {
+    /// Several files of a task are one failure.
+    fn count(&mut self, task: TaskNumber, now: Instant) {
+        if self.last.replace(task) == Some(task) {
+            return;
+        }
+        self.count = self.count.saturating_add(1);
+        if let Some(doubled) = self.count.checked_sub(FAILURES_FREE) {
+            let pause = FAILURES_PAUSE.0.saturating_mul(2_u32.saturating_pow(doubled));
+            self.until = Some(now + pause.min(FAILURES_PAUSE.1));
+        }
+    }
+}
+
 /// Tells the queue the steps of a book. A request that fails has the same end as a lost one: the task comes again, and its
 /// files are found in the store. Gives the queue's words if it refuses an acknowledgement: it would refuse others, too.
 async fn perform<Q: Queue>(queue: &Q, run: &RunId, worker: &WorkerId, steps: Vec<Step>) -> Option<String> {
@@ -502,6 +538,32 @@ mod tests {
             assert!(worker.is_idle());
             tokio::time::sleep(FAILED_PAUSE).await;
             assert_eq!(tasks(&mut worker).await.len(), 1);
+        });
+    }
+
+    #[test]
+    fn a_worker_on_which_all_fails_leaves_tasks_to_others() {
+        let (mut failures, now) = (Failures::default(), Instant::now());
+        let pause = |failures: &Failures| failures.until.map(|until| until - now);
+        (0..8).for_each(|task| failures.count(task / 2, now));
+        assert_eq!((failures.count, pause(&failures)), (4, None), "two files of each task");
+        (4..8).for_each(|task| failures.count(task, now));
+        assert_eq!(pause(&failures), Some(FAILURES_PAUSE.0));
+        (8..11).for_each(|task| failures.count(task, now));
+        assert_eq!(pause(&failures), Some(8 * FAILURES_PAUSE.0));
+        (11..100).for_each(|task| failures.count(task, now));
+        assert_eq!(pause(&failures), Some(FAILURES_PAUSE.1));
+        test(async {
+            let queue = queue(&[1, 2, 3]).await;
+            let mut worker = worker(&queue);
+            let begun = tasks(&mut worker).await;
+            (100..108).for_each(|task| worker.failures.count(task, Instant::now()));
+            worker.pull(false);
+            assert!(worker.pulling.is_none(), "it pauses");
+            worker.stored(begun[0].number, 0, (1, 1));
+            worker.next_pull = Instant::now();
+            worker.pull(false);
+            assert!(worker.pulling.is_some());
         });
     }
 

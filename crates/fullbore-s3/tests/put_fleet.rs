@@ -6,6 +6,8 @@
 mod common;
 #[path = "put_fleet/conditions.rs"]
 mod conditions;
+#[path = "put_fleet/failing_workers.rs"]
+mod failing_workers;
 #[path = "../../fullbore/tests/s3/store.rs"]
 #[allow(dead_code, reason = "shared by several test binaries")]
 mod misbehaving;

@@ -60,8 +60,9 @@ pub(super) struct State {
     messages: HashMap<u64, Message>,
     next_message: u64,
     bytes: u64,
-    /// Ids that were seen, and until when they count.
-    ids: HashMap<String, Duration>,
+    connections: u64,
+    /// Ids that were seen, by connection, and until when they count.
+    ids: HashMap<(u64, String), Duration>,
     /// Ends of deliveries and delays; those that do not apply any more are passed over.
     alarms: BinaryHeap<Reverse<(Duration, u64)>>,
     keys: BTreeMap<String, Key>,
@@ -81,6 +82,7 @@ impl State {
             messages: HashMap::new(),
             next_message: 0,
             bytes: 0,
+            connections: 0,
             ids: HashMap::new(),
             alarms: BinaryHeap::new(),
             keys: BTreeMap::new(),
@@ -145,11 +147,17 @@ impl State {
         self.runs.get(run).ok_or_else(|| QueueError::Missing(run.to_string()))
     }
 
-    pub(super) fn publish(&mut self, tasks: &[Task]) -> Result<Published, QueueError> {
+    /// The number of a new connection.
+    pub(super) fn connect(&mut self) -> u64 {
+        self.connections += 1;
+        self.connections
+    }
+
+    pub(super) fn publish(&mut self, connection: u64, tasks: &[Task]) -> Result<Published, QueueError> {
         let mut published = Published { accepted: 0, is_full: false };
         for task in tasks {
             self.run(&task.run)?;
-            let id = task.id();
+            let id = (connection, task.id());
             if self.ids.get(&id).is_some_and(|until| *until > self.now) {
                 published.accepted += 1;
                 continue;

@@ -7,12 +7,20 @@ use fullbore_fleet::message::{Item, Kind, Report, Task};
 use fullbore_fleet::queue::Counts;
 
 /// A run of files to put, by its planner's directory.
-fn run(root: &Path) -> Run {
+pub(super) fn run(root: &Path) -> Run {
     let text = format!(
         "{{\"v\":1,\"id\":\"9c1f\",\"kind\":\"put\",\"to\":\"s3://bucket/p\",\"round\":1,\"root\":\"{}\"}}",
         root.display()
     );
     Run::parse(text.as_bytes()).unwrap()
+}
+
+/// A file in messages.
+pub(super) fn item(directory: &Path, name: &str) -> Item {
+    let about = fs::metadata(directory.join(name)).unwrap();
+    let modified = about.modified().unwrap().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let sha256 = Item::version(about.len(), modified.as_secs() as i64, modified.subsec_nanos());
+    Item { path: name.to_owned(), size: about.len(), sha256 }
 }
 
 /// The ETag of the misbehaving store.
@@ -29,11 +37,7 @@ fn put_over(there: Option<&[u8]>, replaces: Option<&str>, content: &[u8]) -> (Ve
     if let Some(there) = there {
         store.put("p/file", there);
     }
-    let about = fs::metadata(home.path().join("file")).unwrap();
-    let modified = about.modified().unwrap().duration_since(std::time::UNIX_EPOCH).unwrap();
-    let sha256 = Item::version(about.len(), modified.as_secs() as i64, modified.subsec_nanos());
-    let item = Item { path: "file".to_owned(), size: about.len(), sha256 };
-    let run = run(home.path());
+    let (item, run) = (item(home.path(), "file"), run(home.path()));
     let replaces = vec![replaces.map(str::to_owned)];
     let task = Task { kind: Kind::Put, run: run.id.clone(), round: 1, items: vec![item], replaces };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();

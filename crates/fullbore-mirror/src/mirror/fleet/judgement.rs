@@ -83,7 +83,8 @@ pub fn judge(clocks: &Clocks, looks: &Looks, workers: usize) -> VerdictReport {
     let wall = clocks.wall.as_secs_f64().max(f64::MIN_POSITIVE);
     let of_wall = |time: Duration| time.as_secs_f64() / wall;
     let percent = |share: f64| format!("{:.0} %", share * 100.0);
-    let (budgets, store, own) = (of_wall(clocks.slots + clocks.mirrors), of_wall(clocks.store), of_wall(clocks.own));
+    let (budgets, store, own) =
+        (of_wall(clocks.slots.saturating_add(clocks.mirrors)), of_wall(clocks.store), of_wall(clocks.own));
     let (taken, late, waiting) =
         (share(looks.taken, looks.leases), share(looks.late, looks.store), share(looks.waiting, looks.queue));
     let candidates = [

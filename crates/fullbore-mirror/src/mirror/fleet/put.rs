@@ -16,6 +16,9 @@ use super::connection::{self, Client};
 use super::work::Served;
 use super::worker::{Done, Order};
 
+/// Why a worker begins anew.
+const REFUSED: &str = "the store refuses what any file would need, or cannot be reached";
+
 /// The queue of a `put`.
 #[derive(Debug)]
 pub struct PutQueue {
@@ -65,9 +68,11 @@ pub fn serve_put<Q: Queue>(
         served
     });
     match served {
-        Ok(served) => {
-            Served { done: Done { stored: (served.files, served.bytes), ..Done::default() }, ..Served::default() }
-        }
+        Ok(served) => Served {
+            done: Done { stored: (served.files, served.bytes), ..Done::default() },
+            fault: served.is_refused.then(|| REFUSED.to_owned()),
+            ..Served::default()
+        },
         Err(error) => Served { fault: Some(error.message), ..Served::default() },
     }
 }

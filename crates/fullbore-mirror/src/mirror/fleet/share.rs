@@ -148,11 +148,11 @@ impl Shared<'_> {
     ) -> Result<(), CommandError> {
         let files = FilesOfWorkers::of(self.plan, wanted);
         let mut run = self.run()?;
+        let has_lock = self.settings.store.as_ref().is_none_or(|store| store.locks);
         if files.items.is_empty() {
-            self.end_left_run(&run);
+            self.end_left_run(&run, has_lock);
             return Ok(());
         }
-        let has_lock = self.settings.store.as_ref().is_none_or(|store| store.locks);
         let opened = connection::connect(&self.fleet.queue).and_then(|connection| {
             let found = connection.runtime.block_on(async {
                 connection.queue.open(&run.id).await?;
@@ -208,10 +208,10 @@ impl Shared<'_> {
 
     /// Ends the run of a planner that was killed after the last file was stored: workers would wait for it. If that
     /// fails, its announcement expires.
-    fn end_left_run(&self, run: &Run) {
+    fn end_left_run(&self, run: &Run, has_lock: bool) {
         let Ok(connection) = connection::connect(&self.fleet.queue) else { return };
         connection.runtime.block_on(async {
-            let found = Announcement::find(connection.queue.clone(), run, true).await;
+            let found = Announcement::find(connection.queue.clone(), run, has_lock).await;
             if let Ok((mut announcement, Found::Run { .. })) = found {
                 announcement.end().await;
                 let _ = connection.queue.close(&run.id).await;
@@ -319,18 +319,18 @@ impl Shared<'_> {
                     // The planner itself says when the queue is away.
                     let _ = local.presence.say(&card).await;
                 }
+                // Before the step: what is in the queue is the other planner's by now.
+                if self.has_lost_lock() {
+                    break Err(CommandError::new(ErrorKind::Locked, "the lock of the mirror is lost")
+                        .hint("run again: stored files are found"));
+                }
                 let left = planner.step(&mut |happening| tell(happening, &mut told, report, events)).await;
                 while let Ok(line) = noted.try_recv() {
                     report.warn(events, line);
                 }
                 screen.show(&planner.view(), events);
-                match left {
-                    Some(left) => break left.map_err(|error| explain(&error)),
-                    None if self.has_lost_lock() => {
-                        break Err(CommandError::new(ErrorKind::Locked, "the lock of the mirror is lost")
-                            .hint("run again: stored files are found"));
-                    }
-                    None => {}
+                if let Some(left) = left {
+                    break left.map_err(|error| explain(&error));
                 }
             }
         });
@@ -339,7 +339,9 @@ impl Shared<'_> {
         }
         let view = planner.view();
         let pending = view.counts.waiting + view.counts.held;
-        connection.runtime.block_on(planner.end());
+        if !self.has_lost_lock() {
+            connection.runtime.block_on(planner.end());
+        }
         let left = left?;
         // Other machines have stored them, whose word is not enough. Of missing files, the look shows which to replace.
         let looked: Vec<usize> = match files.items.len() <= VERIFIED_MAX {

@@ -95,10 +95,12 @@ pub enum News {
         /// Why not.
         error: UploadError,
     },
-    /// Nothing more is left to workers; files of these places are not in the bucket.
+    /// Nothing more is left to workers; these files are this machine's.
     End {
-        /// The places.
+        /// Places of files that are not in the bucket.
         missing: Vec<usize>,
+        /// Places of files that a worker could not store. Another worker may have stored them since.
+        doubtful: Vec<usize>,
     },
 }
 
@@ -125,7 +127,8 @@ pub async fn tend<Q: Queue>(
         splits: BTreeMap::new(),
         unpublished: VecDeque::new(),
         is_published: false,
-        purges: false,
+        // Tasks of a planner that was killed: this one publishes what is missing now.
+        purges: true,
         reports: None,
         is_open: false,
         announcing,
@@ -219,7 +222,7 @@ struct Planner<'a, Q> {
     unpublished: VecDeque<Task>,
     /// The watchdog knows that all tasks of the round are in the queue.
     is_published: bool,
-    /// Tasks of the last round have to go before.
+    /// Tasks of the last round, or of an earlier planner, have to go before.
     purges: bool,
     reports: Option<mpsc::Receiver<Report>>,
     is_open: bool,
@@ -322,7 +325,9 @@ impl<Q: Queue> Planner<'_, Q> {
         // The run ends with the last turn, and is not to be announced after that.
         self.announcing.abort();
         let _ = self.announcing.await;
-        let _ = self.tell.send(News::End { missing: whole });
+        let is_doubtful = |at: &usize| self.faulty.contains(&self.files[*at].item.path);
+        let (doubtful, missing) = whole.into_iter().partition(is_doubtful);
+        let _ = self.tell.send(News::End { missing, doubtful });
     }
 
     /// An upload in parts has ended.

@@ -126,12 +126,14 @@ impl<'a, Q: Queue> Fleet<'a, Q> {
         let (over, is_over) = watch::channel(false);
         let helping = self.help(sending, is_over, each);
         sending.send(&self.plan.objects, &own, each);
-        let rest = hear(&news, &files, sending, each);
+        let (rest, doubtful) = hear(&news, &files, sending, each);
         over.send_replace(true);
         if let Some(helping) = helping {
             // Its tasks are done, or left to nobody: it ends within its grace.
             let _ = self.runtime.block_on(helping);
         }
+        // Each of these is asked for before it is sent.
+        Arc::new(sending.with(Known::default())).send(&self.plan.objects, &doubtful, each);
         rest
     }
 
@@ -227,8 +229,14 @@ async fn give_up(uploader: &Uploader, left: Vec<Open>) {
     }
 }
 
-/// Passes the planner's news on; gives the numbers of the files that are left.
-fn hear(news: &mpsc::Receiver<News>, files: &[Shared], sending: &Sending, each: &mut dyn FnMut(Heard)) -> Vec<usize> {
+/// Passes the planner's news on. Gives the numbers of the files that are left: of those that are missing, and of doubtful ones.
+fn hear(
+    news: &mpsc::Receiver<News>,
+    files: &[Shared],
+    sending: &Sending,
+    each: &mut dyn FnMut(Heard),
+) -> (Vec<usize>, Vec<usize>) {
+    let numbers = |places: Vec<usize>| places.into_iter().map(|at| files[at].number).collect();
     let done = |at: usize, result| {
         let Shared { number, item, .. } = &files[at];
         Heard::Done(Done { number: *number, size: item.size, result })
@@ -247,9 +255,9 @@ fn hear(news: &mpsc::Receiver<News>, files: &[Shared], sending: &Sending, each: 
             // Nor is this: nobody here has read what others sent.
             Ok(News::Completed { at, stored }) => each(done(at, Ok(Outcome::Elsewhere(stored)))),
             Ok(News::Failed { at, error }) => each(done(at, Err(sending.explained(&error)))),
-            Ok(News::End { missing }) => return missing.into_iter().map(|at| files[at].number).collect(),
+            Ok(News::End { missing, doubtful }) => return (numbers(missing), numbers(doubtful)),
             Err(RecvTimeoutError::Timeout) => each(Heard::Nothing),
-            Err(RecvTimeoutError::Disconnected) => return Vec::new(),
+            Err(RecvTimeoutError::Disconnected) => return (Vec::new(), Vec::new()),
         }
     }
 }

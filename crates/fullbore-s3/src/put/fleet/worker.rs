@@ -28,11 +28,16 @@ use super::super::unchanged::Unchanged;
 use super::super::{READY, WINDOW_BYTES};
 use super::{condition, item, place_of};
 use crate::address::Location;
-use crate::bucket::{self, BucketSettings};
+use crate::bucket::{self, BucketSettings, explain};
+use crate::client::CallError;
+use crate::compare;
 use crate::key;
 use crate::objects::Condition;
 use crate::upload::{UploadError, Uploader};
 use crate::work::Work;
+
+/// A key that is asked for, whether there is such an object or not.
+const PROBE: &str = ".fullbore/probe";
 
 /// Why a worker leaves a file alone.
 const CHANGED: &str = "the file has changed since the planner listed it";
@@ -57,19 +62,23 @@ pub struct Served {
     pub files: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// The work has ended early, because the store refuses what any file would need, or cannot be reached. Its words are in the
+    /// log.
+    pub is_refused: bool,
 }
 
 /// Works on a run until `over`.
 ///
 /// # Errors
 /// - [`ErrorKind::Usage`]: a run whose directory this machine does not have; a store that refuses.
+/// - [`ErrorKind::Network`]: a store that cannot be reached.
 /// - [`ErrorKind::Disk`]: the directory cannot be opened.
 pub async fn serve<Q: Queue>(
     queue: Q,
     run: &Run,
     worker: WorkerId,
     settings: &WorkerSettings,
-    over: watch::Receiver<bool>,
+    mut over: watch::Receiver<bool>,
 ) -> Result<Served, CommandError> {
     let Some(source) = &run.put else {
         return Err(CommandError::new(ErrorKind::Internal, "a run of another kind"));
@@ -84,6 +93,14 @@ pub async fn serve<Q: Queue>(
     let limits = RateLimits::sending(settings.limit_rate_bytes_per_s);
     let client =
         bucket::open(&BucketSettings { location, ..settings.bucket.clone() }, limits, stopped.clone(), &ledger)?;
+    // Any answer will do. A worker that cannot reach the store takes no task.
+    let answer = tokio::select! {
+        answer = compare::head(&client, PROBE) => answer,
+        () = told(&mut over) => return Ok(Served::default()),
+    };
+    if let Err(error @ (CallError::Network { .. } | CallError::Unreachable(_))) = answer {
+        return Err(explain(&error));
+    }
     let items = u32::try_from(client.connections()).unwrap_or(u32::MAX).saturating_mul(4).saturating_add(READY);
     let window = Window::new(WINDOW_BYTES, items);
     let uploader =
@@ -275,6 +292,11 @@ impl<Q: Queue> Station<Q> {
                 _ = report.tick() => self.tasks.report(),
                 () = told(&mut over), if ends_at.is_none() => ends_at = Some(Instant::now() + DRAIN_MAX),
             }
+            // Whoever begins again has a client that tries again.
+            if ends_at.is_none() && self.bench.is_refused() {
+                tracing::warn!("the store refuses what any file would need, or cannot be reached");
+                ends_at = Some(Instant::now() + DRAIN_MAX);
+            }
             match ends_at {
                 Some(end) => {
                     self.tasks.drain();
@@ -282,13 +304,13 @@ impl<Q: Queue> Station<Q> {
                         break;
                     }
                 }
-                None => self.tasks.pull(self.bench.is_refused()),
+                None => self.tasks.pull(false),
             }
         }
         self.tasks.finish().await;
         self.tasks.give_back().await;
         let (files, bytes) = self.tasks.done;
-        Served { files, bytes }
+        Served { files, bytes, is_refused: self.bench.is_refused() }
     }
 
     fn begin(&self, begun: Begun, tell: &mpsc::UnboundedSender<Ended>) {
