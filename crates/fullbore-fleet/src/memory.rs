@@ -37,20 +37,17 @@ pub struct Faults {
 pub struct MemoryQueue {
     state: Arc<Mutex<State>>,
     is_cut: Arc<AtomicBool>,
-    /// Number of the connection.
-    connection: u64,
 }
 
 impl MemoryQueue {
     /// A queue at time zero. The seed decides what is lost.
     pub fn new(seed: u64) -> MemoryQueue {
-        MemoryQueue { state: Arc::new(Mutex::new(State::new(seed))), is_cut: Arc::default(), connection: 0 }
+        MemoryQueue { state: Arc::new(Mutex::new(State::new(seed))), is_cut: Arc::default() }
     }
 
     /// Another connection to the same queue.
     pub fn connect(&self) -> MemoryQueue {
-        let connection = self.state().connect();
-        MemoryQueue { state: self.state.clone(), is_cut: Arc::default(), connection }
+        MemoryQueue { state: self.state.clone(), is_cut: Arc::default() }
     }
 
     /// Sets the clock of the queue. It never goes back.
@@ -142,7 +139,7 @@ impl Queue for MemoryQueue {
     }
 
     async fn publish(&self, tasks: &[Task]) -> Result<Published, QueueError> {
-        self.ask(|state| state.publish(self.connection, tasks))
+        self.ask(|state| state.publish(tasks))
     }
 
     async fn counts(&self, run: &RunId) -> Result<Counts, QueueError> {

@@ -16,9 +16,9 @@ mod keys;
 mod pull;
 mod refusals;
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::error::Error as _;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_nats::client::{Client, RequestErrorKind};
@@ -75,8 +75,8 @@ pub struct NatsQueue {
     client: Client,
     context: Context,
     refusals: Arc<Refusals>,
-    /// What ids of published tasks begin with: see [`NatsQueue::message_id`].
-    publisher: Arc<str>,
+    /// When each run was opened, by the server's clock, Unix nanoseconds: see [`NatsQueue::message_id`].
+    opened: Arc<Mutex<HashMap<RunId, i128>>>,
 }
 
 impl NatsQueue {
@@ -88,14 +88,18 @@ impl NatsQueue {
         let (client, refusals) = connect::connect(settings).await?;
         let mut context = jetstream::new(client.clone());
         context.set_timeout(REQUEST_TIMEOUT);
-        let publisher = client.new_inbox().rsplit('.').next().unwrap_or_default().into();
-        Ok(NatsQueue { client, context, refusals, publisher })
+        Ok(NatsQueue { client, context, refusals, opened: Arc::default() })
     }
 
-    /// By this id the server recognises a task that is published again after a lost answer. It remembers ids for an hour, also
-    /// those of tasks that were purged. So a planner that is started again has ids of its own.
+    fn opened(&self) -> MutexGuard<'_, HashMap<RunId, i128>> {
+        self.opened.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// By this id the server recognises a task that is published again: after a lost answer, or by a second planner. It
+    /// remembers ids for an hour, also those of a run that was closed. So a run that is opened anew has other ids.
     fn message_id(&self, task: &Task) -> String {
-        format!("{}-{}", self.publisher, task.id())
+        let opened = self.opened().get(&task.run).copied().unwrap_or_default();
+        format!("{opened}-{}", task.id())
     }
 
     /// Fails at once if there is no connection: the client library would keep what is sent, and a stale answer to a
@@ -150,7 +154,9 @@ impl NatsQueue {
         let failed = |error: &dyn std::error::Error| QueueError::Other(described(error));
         let stream = self.context.get_or_create_stream(stream_config()).await.map_err(|error| failed(&error))?;
         for class in Class::ALL {
-            stream.create_consumer(consumer_config(run, class)).await.map_err(|error| failed(&error))?;
+            let consumer = stream.create_consumer(consumer_config(run, class)).await.map_err(|error| failed(&error))?;
+            // Of one that exists, the server tells when it was created. Both classes have the same time in the end.
+            self.opened().insert(run.clone(), consumer.cached_info().created.unix_timestamp_nanos());
         }
         let bucket = kv::Config {
             bucket: BUCKET.to_owned(),

@@ -118,6 +118,25 @@ fn tasks_come_in_order_and_leave_when_they_are_acknowledged() {
     });
 }
 
+/// F11
+#[test]
+fn two_planners_publish_each_task_once_until_the_run_is_opened_anew() {
+    test(async {
+        let server = Server::start("");
+        let (first, second) = (connect(&server, Role::Planner).await, connect(&server, Role::Planner).await);
+        let tasks = some_tasks(1, 3);
+        for planner in [&first, &second] {
+            planner.open(&run()).await.unwrap();
+            planner.publish(&tasks).await.unwrap();
+            assert_eq!(counts(planner).await, (3, 0));
+        }
+        first.close(&run()).await.unwrap();
+        second.open(&run()).await.unwrap();
+        second.publish(&tasks).await.unwrap();
+        assert_eq!(counts(&second).await, (3, 0));
+    });
+}
+
 #[test]
 fn a_worker_that_waits_gets_the_task_as_soon_as_it_is_published() {
     test(async {

@@ -46,6 +46,8 @@ struct Key {
 
 #[derive(Default)]
 struct OpenRun {
+    /// Its number among all openings of runs.
+    opening: u64,
     waiting: [VecDeque<u64>; 2],
     counts: Counts,
 }
@@ -60,8 +62,9 @@ pub(super) struct State {
     messages: HashMap<u64, Message>,
     next_message: u64,
     bytes: u64,
-    connections: u64,
-    /// Ids that were seen, by connection, and until when they count.
+    /// Runs that were opened.
+    opened: u64,
+    /// Ids that were seen, by the opening of the run, and until when they count.
     ids: HashMap<(u64, String), Duration>,
     /// Ends of deliveries and delays; those that do not apply any more are passed over.
     alarms: BinaryHeap<Reverse<(Duration, u64)>>,
@@ -82,7 +85,7 @@ impl State {
             messages: HashMap::new(),
             next_message: 0,
             bytes: 0,
-            connections: 0,
+            opened: 0,
             ids: HashMap::new(),
             alarms: BinaryHeap::new(),
             keys: BTreeMap::new(),
@@ -135,7 +138,9 @@ impl State {
     }
 
     pub(super) fn open(&mut self, run: &RunId) {
-        self.runs.entry(run.clone()).or_default();
+        self.opened += 1;
+        let opening = self.opened;
+        self.runs.entry(run.clone()).or_insert_with(|| OpenRun { opening, ..OpenRun::default() });
     }
 
     pub(super) fn close(&mut self, run: &RunId) {
@@ -147,17 +152,10 @@ impl State {
         self.runs.get(run).ok_or_else(|| QueueError::Missing(run.to_string()))
     }
 
-    /// The number of a new connection.
-    pub(super) fn connect(&mut self) -> u64 {
-        self.connections += 1;
-        self.connections
-    }
-
-    pub(super) fn publish(&mut self, connection: u64, tasks: &[Task]) -> Result<Published, QueueError> {
+    pub(super) fn publish(&mut self, tasks: &[Task]) -> Result<Published, QueueError> {
         let mut published = Published { accepted: 0, is_full: false };
         for task in tasks {
-            self.run(&task.run)?;
-            let id = (connection, task.id());
+            let id = (self.run(&task.run)?.opening, task.id());
             if self.ids.get(&id).is_some_and(|until| *until > self.now) {
                 published.accepted += 1;
                 continue;
@@ -193,7 +191,8 @@ impl State {
         let bytes: u64 = of_run.map(Message::bytes).sum();
         self.bytes -= bytes;
         self.messages.retain(|_, message| message.run != *run);
-        self.runs.insert(run.clone(), OpenRun::default());
+        let opening = self.run(run)?.opening;
+        self.runs.insert(run.clone(), OpenRun { opening, ..OpenRun::default() });
         Ok(())
     }
 
@@ -278,7 +277,7 @@ impl State {
     pub(super) fn hide_tasks(&mut self) {
         self.messages.clear();
         self.bytes = 0;
-        self.runs.values_mut().for_each(|run| *run = OpenRun::default());
+        self.runs.values_mut().for_each(|run| *run = OpenRun { opening: run.opening, ..OpenRun::default() });
     }
 
     pub(super) fn listen(&mut self, run: &RunId, sender: mpsc::Sender<Report>) {

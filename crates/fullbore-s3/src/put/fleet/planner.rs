@@ -127,8 +127,7 @@ pub async fn tend<Q: Queue>(
         splits: BTreeMap::new(),
         unpublished: VecDeque::new(),
         is_published: false,
-        // Tasks of a planner that was killed: this one publishes what is missing now.
-        purges: true,
+        purges: false,
         reports: None,
         is_open: false,
         announcing,
@@ -222,7 +221,7 @@ struct Planner<'a, Q> {
     unpublished: VecDeque<Task>,
     /// The watchdog knows that all tasks of the round are in the queue.
     is_published: bool,
-    /// Tasks of the last round, or of an earlier planner, have to go before.
+    /// Tasks of the last round have to go before.
     purges: bool,
     reports: Option<mpsc::Receiver<Report>>,
     is_open: bool,
