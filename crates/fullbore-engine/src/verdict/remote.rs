@@ -154,9 +154,9 @@ struct Use {
     server: f64,
 }
 
-/// To nine places, so that the same share of a longer time is the same number, also at a threshold.
+/// To twelve places, so that the same share of a longer time is the same number, also at a threshold.
 fn rounded(share: f64) -> f64 {
-    (share * 1e9).round() / 1e9
+    (share * 1e12).round() / 1e12
 }
 
 fn ratio(part: Duration, whole: Duration) -> f64 {

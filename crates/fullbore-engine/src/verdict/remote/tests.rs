@@ -194,6 +194,6 @@ proptest! {
         };
         let (one, other) = (judge(&work), judge(&longer));
         prop_assert_eq!((&one.limit, one.confident), (&other.limit, other.confident));
-        prop_assert!((one.share - other.share).abs() < 1e-8, "shares are rounded");
+        prop_assert!((one.share - other.share).abs() < 1e-9);
     }
 }
