@@ -154,9 +154,12 @@ struct Use {
     server: f64,
 }
 
-/// To twelve places, so that the same share of a longer time is the same number, also at a threshold.
+/// A share is told apart from the next by twelve places. Guess: an `f64` holds fifteen, and sums of times cost a few.
+const SHARE_STEPS: f64 = 1e12;
+
+/// So that the same share of a longer time is the same number, also at a threshold.
 fn rounded(share: f64) -> f64 {
-    (share * 1e12).round() / 1e12
+    (share * SHARE_STEPS).round() / SHARE_STEPS
 }
 
 fn ratio(part: Duration, whole: Duration) -> f64 {
