@@ -31,6 +31,9 @@ pub const QUEUE_BYTES_MAX: u64 = 512 << 20;
 /// again after its restart.
 pub const DUPLICATE_WINDOW: Duration = Duration::from_secs(3600);
 
+/// Workers that a planner remembers. The messages of others are not counted.
+pub const WORKERS_MAX: usize = 10_000;
+
 /// Reports that wait for the planner; later ones are dropped. 100 workers send one each second.
 pub const REPORTS_WAITING_MAX: usize = 1000;
 

@@ -34,6 +34,9 @@ const LOCK_BYTES_MAX: usize = 4096;
 /// Time between two looks at a lock that was not renewed.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
+/// An ETag that no lock has: it has the form of an MD5 sum.
+const NO_TAG: &str = "00000000000000000000000000000000";
+
 /// Attempts to take a lock that changes hands meanwhile.
 const ATTEMPTS: u32 = 3;
 
@@ -78,7 +81,7 @@ pub enum LockError {
     #[error("the lock was not renewed for too long, and another run may have it")]
     Unseen,
     /// The store writes whatever the condition says.
-    #[error("the store ignores conditions (If-None-Match), so that no lock can be held in it")]
+    #[error("the store ignores conditions (If-None-Match or If-Match), so that no lock can be held in it")]
     NoConditions,
     /// The store failed.
     #[error(transparent)]
@@ -205,9 +208,7 @@ impl Lock {
             let sent = Moment::now();
             if let Written::Stored(tag) = write(objects, path, &content, &Condition::Absent).await? {
                 let tag = tag.ok_or(LockError::NoConditions)?;
-                // A store that ignores the condition would write another one, too.
-                let other = Content { renewal: 1, ..content.clone() };
-                if write(objects, path, &other, &Condition::Absent).await? != Written::Refused {
+                if !heeds_conditions(objects, path, &content).await? {
                     objects.delete(path, &Condition::None).await?;
                     return Err(LockError::NoConditions);
                 }
@@ -343,6 +344,16 @@ async fn renew(shared: Arc<Shared>) {
             Err(error) => tracing::debug!(%error, "the lock was not renewed"),
         }
     }
+}
+
+/// Whether a store refuses to replace the lock that is there by another one: if there must be none, and if it must have
+/// an ETag that nothing has.
+async fn heeds_conditions(objects: &Objects, path: &str, content: &Content) -> Result<bool, CallError> {
+    let other = Content { renewal: 1, ..content.clone() };
+    let no_tag = Condition::Tag(NO_TAG.to_owned());
+    let (absent, tag) =
+        tokio::join!(write(objects, path, &other, &Condition::Absent), write(objects, path, &other, &no_tag));
+    Ok(absent? == Written::Refused && tag? == Written::Refused)
 }
 
 async fn write(objects: &Objects, path: &str, content: &Content, condition: &Condition) -> Result<Written, CallError> {

@@ -516,20 +516,23 @@ fn a_run_frozen_while_publishing_does_not_undo_what_another_published() {
 #[test]
 fn a_store_without_conditions_is_refused() {
     let store = versitygw();
-    let proxy = Proxy::start(&store.url, |_, _| Action::Unconditional);
-    let run = Bucket::at(&proxy.url).run(&served(0), &[]).exits(1);
-    assert!(
-        run.stderr.contains("the store ignores conditions") && run.stderr.contains("--lock none"),
-        "{}",
-        run.stderr
-    );
-    assert!(!data(&store).join("dists").exists());
+    for ignored in ["if-none-match", "if-match", "if-"] {
+        let proxy = Proxy::start(&store.url, move |_, _| Action::Ignore(ignored));
+        let run = Bucket::at(&proxy.url).run(&served(0), &[]).exits(1);
+        assert!(
+            run.stderr.contains("the store ignores conditions") && run.stderr.contains("--lock none"),
+            "{ignored}: {}",
+            run.stderr
+        );
+        assert!(!data(&store).join("dists").exists());
+        assert!(!data(&store).join(".fullbore/lock").exists(), "{ignored}");
+    }
 }
 
 #[test]
 fn a_store_without_conditions_is_used_with_lock_none() {
     let store = versitygw();
-    let proxy = Proxy::start(&store.url, |_, _| Action::Unconditional);
+    let proxy = Proxy::start(&store.url, |_, _| Action::Ignore("if-"));
     let bucket = Bucket::at(&proxy.url);
     let flags = ["--lock", "none", "--cache-control", "max-age=7"];
     bucket.run(&served(0), &flags).exits(0);

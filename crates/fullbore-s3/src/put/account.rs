@@ -77,7 +77,11 @@ impl<'a> Account<'a> {
                     self.tell(done);
                 }
             }
-            Heard::Elsewhere(files, bytes) => self.elsewhere = (files, bytes),
+            // Workers may say more than there is.
+            Heard::Elsewhere(files, bytes) => {
+                let plan = &self.run.plan;
+                self.elsewhere = (files.min(plan.objects.len() as u64), bytes.min(plan.bytes.unwrap_or(0)));
+            }
             Heard::Warning(line) => self.events.warn(line),
             Heard::Nothing => {}
         }

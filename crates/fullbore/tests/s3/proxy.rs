@@ -19,8 +19,8 @@ pub enum Action {
     Answer(u16),
     /// This status, with the error of a store of this name.
     Refuse(u16, &'static str),
-    /// It is passed on without its conditions.
-    Unconditional,
+    /// It is passed on; if it has a field whose name begins so, it is taken for done instead.
+    Ignore(&'static str),
     /// It asks for a listing, and gets the first page of one again and again.
     SamePage,
 }
@@ -121,9 +121,8 @@ fn serve(
                 from.get_mut().write_all(answer.as_bytes()).ok()?;
                 continue;
             }
-            Action::Unconditional => {
-                let is_condition = |line: &str| line.to_ascii_lowercase().starts_with("if-");
-                // A signature covers the field, and so it stands there with another name that the store does not know.
+            Action::Ignore(condition) => {
+                let is_condition = |line: &str| line.to_ascii_lowercase().starts_with(condition);
                 if head.lines().any(is_condition) {
                     let answer =
                         "HTTP/1.1 200 X\r\nETag: \"0123456789abcdef0123456789abcdef\"\r\nContent-Length: 0\r\n\r\n";

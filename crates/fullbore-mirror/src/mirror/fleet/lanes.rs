@@ -6,15 +6,13 @@ use std::time::Duration;
 use fullbore_engine::run::report::WorkerReport;
 use fullbore_fleet::message::{Fault, Report, Stat};
 use fullbore_fleet::names::WorkerId;
+use fullbore_fleet::queue::WORKERS_MAX;
 
 use super::judgement::Clocks;
 
 /// Silence after which a worker is named, and after which it counts as gone: its tasks go to others then.
 const SILENT_AFTER: Duration = Duration::from_secs(10);
 const GONE_AFTER: Duration = Duration::from_secs(30);
-
-/// Workers that are remembered. The messages of others are not counted.
-const WORKERS_MAX: usize = 10_000;
 
 /// Points of a worker's lane: one for each second of the first minutes, then for each two, and so on.
 const POINTS_MAX: usize = 240;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use fullbore_fleet::announcement::{Announcement, RUN_RENEW_EVERY};
 use fullbore_fleet::message::{Item, Kind, Report, Run, Task};
 use fullbore_fleet::names::WorkerId;
-use fullbore_fleet::queue::{Queue, QueueError};
+use fullbore_fleet::queue::{Queue, QueueError, WORKERS_MAX};
 use fullbore_fleet::tasks;
 use fullbore_fleet::watchdog::{Next, Watch, Watchdog};
 use tokio::sync::{mpsc, watch};
@@ -404,6 +404,9 @@ impl<Q: Queue> Planner<'_, Q> {
         while let Some(report) = self.reports.as_mut().and_then(|reports| reports.try_recv().ok()) {
             match report {
                 Report::Stat(stat) => {
+                    if self.done.len() >= WORKERS_MAX && !self.done.contains_key(&stat.worker) {
+                        continue;
+                    }
                     let (files, bytes) = stat.done;
                     let before = self.done.insert(stat.worker, (files, bytes, stat.sent_bytes)).unwrap_or_default();
                     has_sent |= before.2 != stat.sent_bytes;
@@ -416,7 +419,8 @@ impl<Q: Queue> Planner<'_, Q> {
                     }
                     // A part that one worker could not send goes to others.
                     let is_split = self.splits.keys().any(|at| self.files[*at].item.path == fault.path);
-                    if fault.is_final || !is_split {
+                    // No worker can name more files than there are.
+                    if (fault.is_final || !is_split) && self.faulty.len() < self.files.len() {
                         self.faulty.insert(fault.path);
                     }
                     self.has_new_faults = true;
