@@ -514,6 +514,26 @@ fn a_run_frozen_while_publishing_does_not_undo_what_another_published() {
 }
 
 #[test]
+fn a_run_that_failed_between_the_first_look_and_the_lock_is_noticed() {
+    let store = versitygw();
+    Bucket::at(&store.url).run(&served(0), &[]).exits(0);
+    let mark = data(&store).join(".fullbore/unfinished");
+    let left = mark.clone();
+    let proxy = Proxy::start(&store.url, move |_, line| {
+        if line.starts_with("PUT ") && line.contains("/.fullbore/lock") && !left.exists() {
+            fs::write(&left, "").unwrap();
+        }
+        Action::now()
+    });
+    let run = Bucket::at(&proxy.url).run(&served(1), &[]).exits(6);
+    assert!(run.stderr.contains("another run has changed the mirror"), "{}", run.stderr);
+    assert_eq!(visible(&data(&store)), Some(0));
+    Bucket::at(&store.url).run(&served(1), &[]).exits(0);
+    verified(&data(&store), common(), 1);
+    assert!(!mark.exists());
+}
+
+#[test]
 fn a_store_without_conditions_is_refused() {
     let store = versitygw();
     for ignored in ["if-none-match", "if-match", "if-"] {

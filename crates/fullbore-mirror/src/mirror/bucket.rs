@@ -327,7 +327,7 @@ impl BucketMirror {
             .collect();
         let lists = format!("{OWN_DIRECTORY}/files-");
         let ends_killed = of_killed == Abandoned::Remove && self.may_change.load(Ordering::Relaxed);
-        let (now, content, own, signed, ()) = self.runtime.block_on(async {
+        let (now, mark, content, own, signed, ()) = self.runtime.block_on(async {
             let content = async {
                 match has_list {
                     true => self.state.get(&list, OWN_BYTES_MAX).await,
@@ -342,6 +342,7 @@ impl BucketMirror {
             };
             tokio::join!(
                 self.state.head(STATE_PATH),
+                self.state.head(MARK_PATH),
                 content,
                 self.state.list(&lists),
                 self.tree.fetch(signed),
@@ -350,8 +351,13 @@ impl BucketMirror {
         });
         signed.map_err(|error| self.failed(&error))?;
         let now = now.map_err(|error| self.failed(&error))?;
-        if now.and_then(|facts| facts.etag) != self.remote().state_tag {
-            // It was changed between the first look and the lock.
+        let is_marked = mark.map_err(|error| self.failed(&error))?.is_some();
+        let is_as_read = {
+            let remote = self.remote();
+            now.and_then(|facts| facts.etag) == remote.state_tag && is_marked == remote.is_marked
+        };
+        if !is_as_read {
+            // A run has ended, or failed, between the first look and the lock.
             return Err(self.overtaken());
         }
         if let Some(content) = content.map_err(|error| self.failed(&error))? {
