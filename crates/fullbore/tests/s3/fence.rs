@@ -49,6 +49,7 @@ fn nothing_is_changed_when_the_lock_may_be_another_runs() {
             true => Fault::None,
             false => Fault::Answer(412, "", ""),
         });
+    store.has_one_etag();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let (_stop, stopped) = watch::channel(false);
     let _inside = runtime.enter();
