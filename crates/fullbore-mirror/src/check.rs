@@ -33,7 +33,7 @@ use crate::mirror::directories::Directories;
 use crate::mirror::layout::{broken_links, is_within, link_target};
 use crate::mirror::lock::{Lock, LockError};
 use crate::mirror::session::{Session, disk};
-use crate::mirror::sizes;
+use crate::mirror::sizes::{self, Asked, Told};
 use crate::mirror::state::{OWN_DIRECTORY, State, StateError, index_path};
 use crate::mirror::store;
 use crate::mirror::tree::Tree;
@@ -412,8 +412,9 @@ fn repair_content(
         bucket.stop_with(stop.watch());
     }
     events.emit(Event::Phase { phase: Phase::Fetch });
-    let without_size = wrong.iter().filter(|problem| problem.size.is_none()).map(|problem| problem.path.clone());
-    let mut learned = sizes::learn(without_size.collect(), &session, &stop)?.into_iter();
+    let without_size = wrong.iter().filter(|problem| problem.size.is_none());
+    let without_size = without_size.map(|problem| Asked { path: problem.path.clone(), ..Asked::default() });
+    let mut learned = sizes::learn(without_size.collect(), &session, &stop)?.into_iter().map(Told::size);
     let mut wanted: Vec<IndexDownload> = Vec::new();
     for problem in &wrong {
         let Some(size) = problem.size.or_else(|| learned.next().flatten()) else { continue };

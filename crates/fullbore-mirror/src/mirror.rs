@@ -13,11 +13,13 @@ pub(crate) mod clean;
 mod commit;
 pub(crate) mod directories;
 mod dry_run;
+mod fetch_files;
 mod filter;
 mod fingerprint;
 pub mod fleet;
 mod free_space;
 pub(crate) mod hash_files;
+mod hold_back;
 pub(crate) mod index_reader;
 mod indexes;
 pub(crate) mod layout;
@@ -66,14 +68,15 @@ use crate::settings::{Clean, MirrorSettings};
 use bucket::{Abandoned, BucketMirror};
 use commit::{Commit, PathSet, SuiteUpdate};
 use directories::Directories;
+use fetch_files::FetchResult;
 use indexes::SuiteIndexes;
 use layout::is_of_snapshots;
 use lock::take_lock;
 use membership::{Departure, SuiteId};
 use offer::{OfferedSuite, Offers};
 use other_suites::OtherSuites;
-use plan::Plan;
-use pool::{FetchPlan, FetchResult};
+use plan::{FileId, Plan};
+use pool::FetchPlan;
 use publish::{Publication, StoredFile};
 use replaced::{Failure, Replaced};
 use report::ReportBuilder;
@@ -283,7 +286,7 @@ fn walk(
 
     report.phase(events, session, Phase::Indexes);
     if settings.publishes() {
-        if state.header.removal == state::Removal::Begun {
+        if settings.keep.clean != Clean::Nothing {
             clean::remove_expired(&own, &*tree, &mut state, || sync(session))?;
         }
         state.begin(&own, offers.iter().any(|offer| !offer.signed)).map_err(CommandError::from)?;
@@ -330,6 +333,10 @@ fn walk(
     let stored = pins.stored_files(&*tree)?;
     session.logged.extend(stored.into_iter().map(|file| (file, false)));
     let mut wanted = pool::need(&plan, &state, session, &signed, &in_conflict, stop, warn)?;
+    let is_damaged = wanted.subtraction.damage.is_some();
+    if is_damaged {
+        state.forget_others(&ids);
+    }
     let others = indexes::missing(&offers, &suites, false);
     let space = pool::free_space(&wanted, &others, session)?;
     if let Some(bucket) = session.directories.bucket.clone().filter(|_| settings.pin) {
@@ -350,6 +357,7 @@ fn walk(
             ids: &ids,
             refused: &refused,
             pins: &pins,
+            is_damaged,
             now,
         };
         let deletions = run.preview(session, &state, &mut wanted, report, events)?;
@@ -367,7 +375,8 @@ fn walk(
         shared.store(&mut wanted, session, stop, report, events)?;
     }
     let ignore_missing = settings.ignore_missing;
-    let mut result = pool::fetch(&plan, &mut wanted, others, &mut refusals, ignore_missing, session, stop, events)?;
+    let mut result =
+        fetch_files::fetch(&plan, &mut wanted, others, &mut refusals, ignore_missing, session, stop, events)?;
     for sha256 in &result.indexes {
         suites.iter_mut().for_each(|suite| suite.received(*sha256));
     }
@@ -386,8 +395,18 @@ fn walk(
     session.site.landing.checkpoint().map_err(|error| disk(&error))?;
 
     report.phase(events, session, Phase::Publish);
-    let run =
-        Run { settings, plan: &plan, offers: &offers, suites: &suites, ids: &ids, refused: &refused, pins: &pins, now };
+    let run = Run {
+        settings,
+        plan: &plan,
+        offers: &offers,
+        suites: &suites,
+        ids: &ids,
+        refused: &refused,
+        pins: &pins,
+        is_damaged,
+        now,
+    };
+    run.hold_back(&wanted.subtraction, &mut result);
     run.publish(session, state, wanted, &result, report, events)?;
     report.complete = unusable.is_empty() && (0..offers.len()).all(|position| run.is_complete(position, &result));
     run.finish(session, above, report, events);
@@ -410,6 +429,8 @@ struct Run<'a> {
     refused: &'a [(usize, CommandError)],
     /// Plans that workers have.
     pins: &'a Pins,
+    /// The state's list could not be read to its end.
+    is_damaged: bool,
     now: i64,
 }
 
@@ -419,7 +440,7 @@ impl Run<'_> {
         &self,
         session: &Session,
         state: State,
-        wanted: FetchPlan,
+        mut wanted: FetchPlan,
         result: &FetchResult,
         report: &mut ReportBuilder,
         events: &mut dyn Events,
@@ -431,11 +452,13 @@ impl Run<'_> {
             publications.push(self.publication(session, position)?);
         }
         publish::check(&publications, self.plan).map_err(|error| CommandError::new(ErrorKind::Verification, error))?;
-        let replaced = self.plan.files().map(|file| file.id).filter(|id| {
-            wanted.subtraction.replace.contains(*id)
-                && wanted.subtraction.done.contains(*id)
-                && self.plan.file(*id).suites.iter().any(|suite| publications.iter().any(|one| one.id == *suite))
-        });
+        let is_published = |suite: &SuiteId| publications.iter().any(|one| one.id == *suite);
+        let (replaced, waiting): (Vec<FileId>, Vec<FileId>) = wanted
+            .subtraction
+            .replacements(self.plan)
+            .partition(|id| self.plan.file(*id).suites.iter().any(is_published));
+        // Their paths still hold the old content.
+        waiting.into_iter().for_each(|id| wanted.subtraction.done.remove(id));
         let mut names = publish::names(tree, &publications, &state.header.suites, self.plan, replaced)
             .map_err(|error| disk(&error))?;
         publish::keep_what_others_name(&mut names, own, &state, &publications)?;
@@ -445,7 +468,7 @@ impl Run<'_> {
             report.warn(events, format!("{directory} is another program's directory: it stays, and is no alias"));
         }
 
-        let (foreign, clean) = self.others(tree, &state, report, events);
+        let (foreign, clean) = self.others(tree, &state, &complete, report, events);
         let named_elsewhere =
             |path: &str| self.pins.names(path) || foreign.as_ref().is_none_or(|foreign| foreign.names(path));
         let orphans = wanted.subtraction.orphans;
@@ -486,15 +509,18 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The suites of other tools in the directory, and whether files may be deleted: not if those suites cannot be read.
+    /// The suites of other tools in the directory, and whether files may be deleted: not if those suites cannot be read. A
+    /// suite that this run does not publish is still that of whoever made it.
     fn others(
         &self,
         tree: &dyn Tree,
         state: &State,
+        published: &dyn Fn(usize) -> bool,
         report: &mut ReportBuilder,
         events: &mut dyn Events,
     ) -> (Option<OtherSuites>, bool) {
-        let ours: Vec<String> = self.offers.iter().map(|offer| offer.layout.directory.clone()).collect();
+        let of_run = self.offers.iter().enumerate().filter(|(place, _)| published(*place));
+        let ours: Vec<String> = of_run.map(|(_, offer)| offer.layout.directory.clone()).collect();
         let may_clean = self.settings.keep.clean != Clean::Nothing;
         match other_suites::read(tree, state, &ours) {
             Ok(foreign) => (Some(foreign), may_clean),
@@ -620,6 +646,8 @@ impl Run<'_> {
         let before = state.suite(&offer.layout.directory);
         let mut sources = self.settings.sources.iter();
         let source = sources.find(|source| source.suites.contains(&offer.requested));
+        let lacking =
+            self.settings.ignore_missing && (self.lacks_files(position, done) || self.suites[position].lacks_ignored());
         SuiteUpdate {
             id: self.ids[position],
             record: SuiteRecord {
@@ -634,11 +662,10 @@ impl Run<'_> {
                 fingerprint: offer.fingerprint,
                 trust: source.map(|source| fingerprint::trust(source, self.settings.ignore_valid_until)),
                 selection: offer.selections.iter().map(Selection::describe).collect::<Vec<_>>().join(" and "),
-                filtered: !self.settings.filters.is_empty()
-                    || !within_indexes(&offer.selections).is_empty()
-                    || (self.settings.ignore_missing && self.lacks_files(position, done)),
+                filtered: !self.settings.filters.is_empty() || !within_indexes(&offer.selections).is_empty() || lacking,
+                lacking,
                 generation: before.map_or(1, |before| before.generation),
-                adopted: match offer.is_found {
+                adopted: match offer.is_found || self.is_damaged {
                     true => Some(Departure { suite: self.ids[position], generation: 1, at: self.now }),
                     false => before.and_then(|before| before.adopted.clone()),
                 },

@@ -65,6 +65,8 @@ pub enum Fault {
     Unreadable(String),
     /// An index with the right hash that cannot be parsed.
     Damaged(String),
+    /// The state's list of files cannot be read to its end.
+    List(String),
     /// `Release` or `Release.gpg` that contradicts the `InRelease`, or is not signed.
     Detached(String),
     /// A missing or wrong symbolic link of a suite.
@@ -139,6 +141,12 @@ impl std::fmt::Display for Problem {
             (Fault::Content(found), _) => write!(f, "SHA-256 {found}, index says {}", self.sha256),
             (Fault::Unreadable(error), _) => write!(f, "cannot be read: {error}"),
             (Fault::Damaged(error), _) => write!(f, "is as signed, but damaged: {error}"),
+            (Fault::List(why), _) => {
+                write!(
+                    f,
+                    "damaged: {why}; until the next run of `fullbore mirror`, nobody knows which files were mirrored"
+                )
+            }
             (Fault::Detached(why), _) => write!(f, "{why}"),
             (Fault::Link { target, is_copied: true, .. }, _) => write!(f, "no complete copy of dists/{target}"),
             (Fault::Link { target, found: None, .. }, _) => write!(f, "no symbolic link to {target}"),

@@ -177,6 +177,8 @@ struct Checker<'a> {
     /// By the hash of its path, the membership of each file that the state lists.
     known: HashMap<u64, u32>,
     hasher: RandomState,
+    /// The state's list of files was read to its end.
+    is_whole: bool,
     /// Paths of indexes, for telling extra files.
     indexes: HashSet<String>,
     findings: Findings,
@@ -204,14 +206,26 @@ impl<'a> Checker<'a> {
     fn new(own: &Root, tree: &'a dyn Tree, state: &'a State, options: &'a Options<'a>) -> Result<Self, CheckError> {
         let hasher = RandomState::new();
         let mut known = HashMap::new();
-        if let Some(mut records) = state.records(own)? {
-            // After damage every file of the indexes is expected.
-            while let Ok(Some(record)) = records.next() {
-                known.insert(hasher.hash_one(record.path), record.membership);
-            }
+        // After damage every file of the indexes is expected.
+        let damage = match state.records(own) {
+            Ok(Some(mut records)) => loop {
+                match records.next() {
+                    Ok(Some(record)) => drop(known.insert(hasher.hash_one(record.path), record.membership)),
+                    Ok(None) => break None,
+                    Err(error) => break Some(error.to_string()),
+                }
+            },
+            Ok(None) if state.header.records == 0 => None,
+            Ok(None) => Some("it is missing".to_owned()),
+            Err(StateError::List { source, .. }) => Some(source.to_string()),
+            Err(error) => return Err(error.into()),
+        };
+        let (findings, is_whole) = (Findings::default(), damage.is_none());
+        let mut checker = Checker { tree, state, options, known, hasher, is_whole, indexes: HashSet::new(), findings };
+        if let Some(damage) = damage {
+            checker.problem(&state.list_path(), None, Sha256::EMPTY, Fault::List(damage));
         }
-        let findings = Findings::default();
-        Ok(Checker { tree, state, options, known, hasher, indexes: HashSet::new(), findings })
+        Ok(checker)
     }
 
     /// Expects the files of snapshots. Their memberships are the last ones of the state.
@@ -288,8 +302,12 @@ impl<'a> Checker<'a> {
     fn indexes(&mut self, directory: &str, release: &Release, plan: &mut PlanBuilder) -> Result<(), CheckError> {
         let suite = self.state.suite_id(directory).unwrap_or(SuiteId::MAX);
         let (copies, missing) = self.find_copies(directory, suite, release)?;
+        // Of a recorded suite the list says what is missing. It has at least one list of packages.
+        let is_told = !missing.is_empty();
         self.findings.problems.extend(missing);
-        self.find_absent(directory, suite, release, &copies);
+        if !is_told {
+            self.find_absent(directory, suite, release, &copies);
+        }
         let right = self.read_copies(&copies)?;
         // Of each index the form that is fastest to read, among those that are right.
         let mut groups: BTreeMap<&str, (Form, Reading, usize)> = BTreeMap::new();
@@ -386,12 +404,9 @@ impl<'a> Checker<'a> {
         Ok((copies, missing))
     }
 
-    /// Without a state the selection is unknown: missing package lists are only reported. If no list exists at all, one
-    /// counts as missing.
+    /// Without a state, or with a damaged one, the selection is unknown: missing package lists are only reported. If no list
+    /// exists at all, one counts as missing.
     fn find_absent(&mut self, directory: &str, suite: SuiteId, release: &Release, copies: &[IndexCopy]) {
-        if suite != SuiteId::MAX {
-            return;
-        }
         let here: HashSet<Sha256> = copies.iter().map(|copy| copy.sha256).collect();
         let mut lists: BTreeMap<&str, (bool, &IndexEntry)> = BTreeMap::new();
         for entry in &release.entries {
@@ -409,7 +424,10 @@ impl<'a> Checker<'a> {
                 self.findings.wanted.add(entry.size);
                 self.problem(&below(directory, entry.path.as_str()), Some(entry.size), entry.sha256, Fault::Missing);
             }
-            _ => self.findings.absent.extend(absent.into_iter().map(|stem| below(directory, stem))),
+            _ if suite == SuiteId::MAX || !self.is_whole => {
+                self.findings.absent.extend(absent.into_iter().map(|stem| below(directory, stem)));
+            }
+            _ => {}
         }
     }
 

@@ -17,7 +17,7 @@ use super::hash_files::{self, Job, Outcome};
 use super::offer::NOTHING_PUBLISHED;
 use super::plan::{Alternative, PlanBuilder};
 use super::session::{Session, disk};
-use super::sizes;
+use super::sizes::{self, Asked};
 
 /// Chooses a content for each such path; returns lines about those that are left out.
 pub fn choose(
@@ -30,12 +30,13 @@ pub fn choose(
     if all.is_empty() {
         return Ok(Vec::new());
     }
-    let sizes = sizes::learn(all.keys().cloned().collect(), session, stop)?;
+    let paths = all.keys().cloned().map(|path| Asked { path, ..Asked::default() });
+    let told = sizes::learn(paths.collect(), session, stop)?;
     let served: Vec<Vec<&Alternative>> = all
         .values()
-        .zip(&sizes)
-        .map(|(contents, size)| {
-            contents.iter().filter(|content| size.is_none_or(|size| size == content.size)).collect()
+        .zip(told)
+        .map(|(contents, told)| {
+            contents.iter().filter(|content| told.size().is_none_or(|size| size == content.size)).collect()
         })
         .collect();
     let doubtful = all.keys().zip(&served).filter(|(_, contents)| contents.len() > 1);

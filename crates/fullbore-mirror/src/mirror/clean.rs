@@ -86,8 +86,13 @@ fn each_expired(
     state: &State,
     visit: &mut dyn FnMut(&str, u64) -> Result<(), FileError>,
 ) -> Result<(), StateError> {
-    let Some(mut records) = state.records(own)? else { return Ok(()) };
-    while let Some(record) = records.next().map_err(|source| StateError::List { path: state.list_path(), source })? {
+    let mut records = match state.records(own) {
+        Ok(Some(records)) => records,
+        Ok(None) | Err(StateError::List { .. }) => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    // The comparison with the plan reports damage; here the list ends.
+    while let Ok(Some(record)) = records.next() {
         // Whatever a state says that an earlier version wrote: the signed files of a published suite stay.
         if state.header.memberships[record.membership as usize].expired
             && !signed_files::is_recorded(&state.header.suites, record.path)

@@ -447,7 +447,7 @@ impl<'a> Merge<'a> {
 
     /// Merges the entries of all streams for one path, and advances them.
     fn merge(&mut self, path: &str) -> Result<Option<Merged>, StateError> {
-        let mut merged = self.take_old(path);
+        let mut merged = self.take_old(path)?;
         if let Some(orphan) = self.orphans.next_if(|file| file.path == path)
             && merged.is_none()
         {
@@ -482,14 +482,21 @@ impl<'a> Merge<'a> {
     }
 
     /// The old record of this path, without suites that stopped naming it.
-    fn take_old(&mut self, path: &str) -> Option<Merged> {
-        let (_, size, sha256, number) = self.old.next.as_ref().filter(|(old, ..)| old == path)?;
+    fn take_old(&mut self, path: &str) -> Result<Option<Merged>, FileError> {
+        let Some((_, size, sha256, number)) = self.old.next.as_ref().filter(|(old, ..)| old == path) else {
+            return Ok(None);
+        };
         let (size, sha256) = (*size, *sha256);
         let mut membership = self.commit.state.header.memberships[*number as usize].clone();
         self.old.advance();
-        if membership.expired && self.commit.state.header.removal != Removal::None {
-            // Deleted already. (A deletion that was begun is finished before a commit.)
-            return None;
+        // A deletion that was begun is finished before a commit, unless this run may delete nothing.
+        let may_be_here = || match self.commit.state.header.removal {
+            Removal::None => Ok(true),
+            Removal::Begun => Ok(self.commit.tree.stat(path)?.is_some()),
+            Removal::Done => Ok::<_, FileError>(false),
+        };
+        if membership.expired && !may_be_here()? {
+            return Ok(None);
         }
         membership.expired = false;
         let filtered = self.commit.plan.leaves_out(path);
@@ -500,7 +507,7 @@ impl<'a> Merge<'a> {
                 membership.leave(Departure { suite: member, generation, at: self.commit.now });
             }
         }
-        Some(Merged { size, sha256, membership })
+        Ok(Some(Merged { size, sha256, membership }))
     }
 
     /// The membership of a file that a killed run fetched for an outdated Release: it stays as long as files that left

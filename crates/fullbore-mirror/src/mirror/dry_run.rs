@@ -24,8 +24,11 @@ impl Run<'_> {
         events: &mut dyn Events,
     ) -> Result<Vec<(String, u64)>, CommandError> {
         let tree = &*session.tree;
-        let mut deletions = clean::begun(&session.own, tree, state)?;
-        let (foreign, clean) = self.others(tree, state, report, events);
+        let mut deletions = match self.settings.keep.clean {
+            Clean::Nothing => Vec::new(),
+            _ => clean::begun(&session.own, tree, state)?,
+        };
+        let (foreign, clean) = self.others(tree, state, &|place| !self.is_refused(place), report, events);
         if !clean {
             return Ok(deletions);
         }

@@ -59,6 +59,12 @@ impl SuiteIndexes {
         self.wants.iter().filter(is_missing).find(kind)
     }
 
+    /// Whether the suite is published without an index that is required.
+    pub fn lacks_ignored(&self) -> bool {
+        let is_here = |of: &u32| self.wants.iter().any(|want| group(want) == Some(*of) && self.has(want));
+        !self.ignored.iter().all(is_here)
+    }
+
     /// The hashes of an index in all its forms.
     fn forms(&self, want: &WantedIndex) -> impl Iterator<Item = Sha256> {
         let of = group(want);

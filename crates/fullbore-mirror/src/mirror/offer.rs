@@ -468,6 +468,7 @@ fn judge(
         signed: text.is_verified(),
         fingerprint,
         here,
+        successor: successor(session, state, &suite, &layout.directory, text.is_verified())?,
         check,
     };
     let refused = |error: StateError| {
@@ -518,6 +519,28 @@ fn judge(
         text,
         verifier,
     })
+}
+
+/// The latest `Date` of suites in other directories that are here by the same requested name. An unsigned one does not
+/// count beside a signed offer.
+fn successor(
+    session: &Session,
+    state: &State,
+    requested: &str,
+    directory: &str,
+    signed: bool,
+) -> Result<Option<i64>, CommandError> {
+    let mut latest = None;
+    for suite in &state.header.suites {
+        let is_of_name = suite.requested == requested && suite.directory != directory;
+        if !is_of_name || suite.retired || (signed && !suite.signed) {
+            continue;
+        }
+        if LocalRelease::read(&*session.tree, &suite.directory).map_err(|error| disk(&error))?.is_some() {
+            latest = latest.max(Some(suite.date));
+        }
+    }
+    Ok(latest)
 }
 
 /// The Release on disk, if the state records another or none.

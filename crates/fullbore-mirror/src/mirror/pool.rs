@@ -1,18 +1,14 @@
-//! From the plan to files: subtracts present files, fetches the others.
+//! From the plan to the files that are to be fetched: subtracts those that are present.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
-use fullbore_engine::digest::Sha256;
 use fullbore_engine::files::{FileError, PREALLOCATE_BYTES};
 use fullbore_engine::run::Stop;
 use fullbore_engine::run::error::{CommandError, ErrorKind};
-use fullbore_engine::run::events::Events;
 use fullbore_s3::WHOLE_BYTES_MAX;
-use fullbore_wire::dispatcher::GivenUp;
-use fullbore_wire::run::refusals::{Hosts, Refusals, Why, is_lost};
 
-use super::batch::{Files, IndexDownload};
+use super::batch::IndexDownload;
 use super::bucket::BEGUN_BYTES_MAX;
 use super::free_space::{FreeSpace, FreeSpaceError, Need};
 use super::hash_files::{self, Job, Outcome};
@@ -20,9 +16,9 @@ use super::membership::SuiteId;
 use super::plan::{FileId, Plan};
 use super::replaced::Failure;
 use super::session::{Session, disk};
-use super::sizes;
+use super::sizes::{self, Asked, Told};
 use super::state::{Conflict, State, StateError};
-use super::subtract::{Comparison, FileSet, Subtraction, Tally};
+use super::subtract::{Comparison, Subtraction, Tally};
 
 /// Present and missing files of a plan.
 pub struct FetchPlan {
@@ -30,6 +26,8 @@ pub struct FetchPlan {
     pub subtraction: Subtraction,
     /// Sizes reported by mirrors, sorted by file.
     pub learned: Vec<(FileId, u64)>,
+    /// Installer images that cannot be fetched, as no mirror told their size.
+    pub unsized_images: Vec<(FileId, Told)>,
     /// Files and bytes to fetch, without indexes.
     pub fetch: Tally,
     /// Bytes of these that an earlier run fetched.
@@ -67,7 +65,7 @@ pub fn need(
     }
     adopt_known(plan, &mut subtraction, session, stop).map_err(|error| disk(&error))?;
     stop.check()?;
-    let learned = learn_sizes(plan, &mut subtraction.fetch, session, stop, warn)?;
+    let (learned, unsized_images) = learn_sizes(plan, &mut subtraction, session, stop, warn)?;
     let mut fetch = Tally::default();
     let (mut resumed_bytes, mut reserved_bytes) = (0, 0);
     let (mut large_bytes, mut largest_bytes, mut replaced_bytes) = (0, 0, 0);
@@ -93,7 +91,7 @@ pub fn need(
         fetch.add(size);
     }
     let scratch_bytes = replaced_bytes + large_bytes.min(largest_bytes.max(BEGUN_BYTES_MAX));
-    Ok(FetchPlan { subtraction, learned, fetch, resumed_bytes, reserved_bytes, scratch_bytes })
+    Ok(FetchPlan { subtraction, learned, unsized_images, fetch, resumed_bytes, reserved_bytes, scratch_bytes })
 }
 
 fn size_of(learned: &[(FileId, u64)], id: FileId) -> Option<u64> {
@@ -146,36 +144,42 @@ fn hash_known<'a>(
     found
 }
 
-/// Requests the sizes of installer images, whose index has none. Images of unknown size are skipped.
+/// The sizes of installer images, and those of which none was told.
+type Sizes = (Vec<(FileId, u64)>, Vec<(FileId, Told)>);
+
+/// Requests the sizes of installer images, whose index has none. An image that no mirror has is skipped, unless another
+/// one has its place: that would get a new checksum.
 fn learn_sizes(
     plan: &Plan,
-    fetch: &mut Vec<FileId>,
+    subtraction: &mut Subtraction,
     session: &Session,
     stop: &Stop,
     warn: &mut dyn FnMut(String),
-) -> Result<Vec<(FileId, u64)>, CommandError> {
-    let unknown: Vec<FileId> = fetch.iter().copied().filter(|id| plan.file(*id).known_size().is_none()).collect();
-    let paths = unknown.iter().map(|id| plan.file(*id).path.to_owned()).collect();
-    let mut learned = Vec::new();
-    let mut left_out = Vec::new();
-    for (id, size) in unknown.into_iter().zip(sizes::learn(paths, session, stop)?) {
-        match size {
-            Some(size) => learned.push((id, size)),
-            None => left_out.push(id),
+) -> Result<Sizes, CommandError> {
+    let is_unknown = |id: &FileId| plan.file(*id).known_size().is_none();
+    let unknown: Vec<FileId> = subtraction.fetch.iter().copied().filter(is_unknown).collect();
+    let asked = unknown.iter().map(|id| Asked { path: plan.file(*id).path.to_owned(), ..Asked::default() });
+    let (mut learned, mut left_out, mut needed) = (Vec::new(), Vec::new(), Vec::new());
+    for (id, told) in unknown.iter().copied().zip(sizes::learn(asked.collect(), session, stop)?) {
+        match told {
+            Told::Size(size) => learned.push((id, size)),
+            Told::Absent if !subtraction.replace.contains(id) => left_out.push(id),
+            Told::Absent | Told::Nothing => needed.push((id, told)),
         }
     }
+    let with_size: BTreeSet<FileId> = learned.iter().map(|(id, _)| *id).collect();
+    subtraction.fetch.retain(|id| !is_unknown(id) || with_size.contains(id));
     left_out.sort_unstable();
-    fetch.retain(|id| left_out.binary_search(id).is_err());
     let mut named = left_out.iter().map(|id| plan.file(*id).path);
     if let Some(first) = named.next() {
         let more = match named.count() {
             0 => String::new(),
             more => format!(" and {more} more"),
         };
-        warn(format!("{first}{more}: skipped: no mirror reports the size of this installer image"));
+        warn(format!("{first}{more}: skipped: no mirror has this installer image"));
     }
     learned.sort_unstable_by_key(|(id, _)| *id);
-    Ok(learned)
+    Ok((learned, needed))
 }
 
 /// Needed and free space; `indexes` are those still to fetch.
@@ -207,111 +211,4 @@ pub fn no_space(error: &FreeSpaceError, is_bucket: bool) -> CommandError {
     CommandError::new(ErrorKind::Disk, error)
         .context("nothing was fetched; the mirror as it was published before is intact")
         .hint(hint)
-}
-
-/// The result of fetching.
-pub struct FetchResult {
-    /// Files that no host served right, each with the reasons.
-    pub missing: Vec<String>,
-    /// The kind of the reasons.
-    pub why: Why,
-    /// Suites that need them and cannot be published.
-    pub incomplete: Vec<SuiteId>,
-    /// Fetched indexes.
-    pub indexes: Vec<Sha256>,
-    /// Lines about files that no mirror has, without which suites are published (`--ignore-missing`).
-    pub ignored: Vec<String>,
-    /// Whether every mirror answered for a missing file, and none has it.
-    pub is_absent: bool,
-}
-
-impl FetchResult {
-    /// Adds missing indexes: a line for each, and whether a host sent other content.
-    pub fn lack(&mut self, lacking: Vec<(String, bool)>) {
-        for (line, is_wrong) in lacking {
-            if is_wrong && self.why == Why::Various {
-                self.why = Why::Wrong;
-            }
-            self.missing.push(line);
-        }
-    }
-}
-
-/// Fetches the files of the plan and the remaining indexes.
-#[allow(clippy::too_many_arguments)]
-pub fn fetch(
-    plan: &Arc<Plan>,
-    need: &mut FetchPlan,
-    indexes: Vec<IndexDownload>,
-    refusals: &mut Refusals,
-    ignore_missing: bool,
-    session: &mut Session,
-    stop: &Stop,
-    events: &mut dyn Events,
-) -> Result<FetchResult, CommandError> {
-    let subtraction = &mut need.subtraction;
-    let files = Arc::new(Files::of_plan(plan.clone(), subtraction.replace.clone(), need.learned.clone(), indexes));
-    let items = files.items(&subtraction.fetch, session);
-    let fetched = session.fetch(files.clone(), items, stop, events)?;
-    let mut result = FetchResult {
-        missing: Vec::new(),
-        why: Why::Various,
-        incomplete: Vec::new(),
-        indexes: Vec::new(),
-        ignored: Vec::new(),
-        is_absent: false,
-    };
-    for item in fetched.verified {
-        match files.index(item) {
-            Some(index) => result.indexes.push(index.sha256),
-            None => drop(subtraction.done.insert(item)),
-        }
-    }
-    let hosts = Hosts::of(&session.site.fetcher.hosts());
-    let given_up_files = || fetched.given_up.iter().filter(|given_up| files.index(given_up.item).is_none());
-    result.why = Why::of(given_up_files().flat_map(|given_up| &given_up.faults).map(|(_, fault)| fault));
-    for given_up in &fetched.given_up {
-        if let Some(index) = files.index(given_up.item) {
-            refusals.note(index.sha256, given_up, &hosts);
-            continue;
-        }
-        let file = plan.file(given_up.item);
-        let line = format!("{}: {}", file.path, hosts.why(given_up));
-        if ignore_missing && is_lost(given_up) {
-            result.ignored.push(line);
-            continue;
-        }
-        result.is_absent |= is_lost(given_up);
-        result.missing.push(line);
-        result.incomplete.extend(file.suites);
-    }
-    for id in without_outcome(&subtraction.fetch, &subtraction.done, given_up_files()) {
-        let file = plan.file(id);
-        result.missing.push(format!("{}: it was requested and not received", file.path));
-        result.incomplete.extend(file.suites);
-    }
-    result.incomplete.sort_unstable();
-    result.incomplete.dedup();
-    Ok(result)
-}
-
-/// Requested files without an outcome; they count as missing.
-fn without_outcome<'a>(wanted: &[FileId], done: &FileSet, given_up: impl Iterator<Item = &'a GivenUp>) -> Vec<FileId> {
-    let given_up: BTreeSet<FileId> = given_up.map(|given_up| given_up.item).collect();
-    wanted.iter().copied().filter(|id| !done.contains(*id) && !given_up.contains(id)).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use fullbore_wire::hosts::HostSet;
-
-    use super::*;
-
-    #[test]
-    fn a_file_of_which_nothing_was_said_is_missing() {
-        let mut done = FileSet::new(5);
-        done.insert(1);
-        let given_up = GivenUp { item: 3, tried: HostSet::default(), missing: true, faults: Vec::new() };
-        assert_eq!(without_outcome(&[1, 2, 3], &done, [&given_up].into_iter()), [2]);
-    }
 }

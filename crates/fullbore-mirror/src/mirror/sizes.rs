@@ -23,69 +23,113 @@ const COUNTED_BYTES_MAX: u64 = 1 << 30;
 /// Requests for a body per host: a broken transfer is not resumed.
 const BODY_TRIES: usize = 2;
 
+/// Answers of a host that does not have a file, or does not give it to us.
+const MISSING: [u16; 3] = [403, 404, 410];
+
 /// Timeout for the head and for each piece of a counted file; the same as for a fetch.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The sizes of these files, in their order; `None` where no host reports one.
-pub fn learn(paths: Vec<String>, session: &Session, stop: &Stop) -> Result<Vec<Option<u64>>, CommandError> {
-    let mut learned = vec![None; paths.len()];
-    let paths: Vec<(usize, String)> = paths.into_iter().enumerate().collect();
-    for group in paths.chunks(ASKED_AT_ONCE) {
+/// What hosts tell of a file's size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told {
+    /// Its size in bytes.
+    Size(u64),
+    /// Every host answered, and none has the file.
+    Absent,
+    /// Some host did not answer, or told no size.
+    Nothing,
+}
+
+impl Told {
+    /// The size, if one was told.
+    pub fn size(self) -> Option<u64> {
+        if let Told::Size(size) = self { Some(size) } else { None }
+    }
+}
+
+/// A file whose size is asked for.
+#[derive(Debug, Clone, Default)]
+pub struct Asked {
+    /// Its path on the hosts.
+    pub path: String,
+    /// Sizes that were told before, and turned out to be those of other content.
+    pub wrong: Vec<u64>,
+}
+
+/// What hosts tell of these files, in their order; the first size that is not known to be wrong counts.
+pub fn learn(files: Vec<Asked>, session: &Session, stop: &Stop) -> Result<Vec<Told>, CommandError> {
+    let mut learned = vec![Told::Nothing; files.len()];
+    let files: Vec<(usize, Asked)> = files.into_iter().enumerate().collect();
+    for group in files.chunks(ASKED_AT_ONCE) {
         let answers = session.runtime.block_on(stop.or(async {
             let mut asked = tokio::task::JoinSet::new();
-            for (position, path) in group.iter().cloned() {
+            for (position, file) in group.iter().cloned() {
                 let watch = session.site.fetcher.watch();
-                asked.spawn(async move { (position, on_some_host(&watch, &path).await) });
+                asked.spawn(async move { (position, on_some_host(&watch, &file).await) });
             }
             asked.join_all().await
         }))?;
-        answers.into_iter().for_each(|(position, size)| learned[position] = size);
+        answers.into_iter().for_each(|(position, told)| learned[position] = told);
     }
     Ok(learned)
 }
 
-async fn on_some_host(watch: &Watch, path: &str) -> Option<u64> {
+async fn on_some_host(watch: &Watch, file: &Asked) -> Told {
     let hosts = watch.names().len() as HostId;
+    let is_new = |size: &u64| !file.wrong.contains(size);
+    let mut silent = Vec::new();
     for host in 0..hosts {
-        let get = Get { path: path.to_owned(), head_only: true, ..Get::default() };
-        if let Ok(got) = watch.get(host, get).await
-            && got.head.status == 200
-            && let Some(length) = got.head.content_length
-        {
-            return Some(length);
+        let get = Get { path: file.path.clone(), head_only: true, ..Get::default() };
+        match watch.get(host, get).await {
+            Ok(got) if got.head.status == 200 && got.head.content_length.is_some() => {
+                if let Some(size) = got.head.content_length.filter(is_new) {
+                    return Told::Size(size);
+                }
+            }
+            _ => silent.push(host),
         }
     }
-    for host in (0..hosts).flat_map(|host| [host; BODY_TRIES]) {
-        if let Some(size) = by_body(watch, host, path).await {
-            return Some(size);
+    let mut is_absent = silent.len() == usize::from(hosts);
+    for host in silent {
+        let mut told = Told::Nothing;
+        for _ in 0..BODY_TRIES {
+            told = by_body(watch, host, &file.path).await;
+            if told != Told::Nothing {
+                break;
+            }
+        }
+        match told {
+            Told::Size(size) if is_new(&size) => return told,
+            Told::Absent => {}
+            Told::Size(_) | Told::Nothing => is_absent = false,
         }
     }
-    None
+    if is_absent { Told::Absent } else { Told::Nothing }
 }
 
 /// The size by a request for the first byte.
-async fn by_body(watch: &Watch, host: HostId, path: &str) -> Option<u64> {
+async fn by_body(watch: &Watch, host: HostId, path: &str) -> Told {
     let get = Get {
         path: path.to_owned(),
         limit_bytes: COUNTED_BYTES_MAX,
         fields: vec![("Range".to_owned(), "bytes=0-0".to_owned())],
         ..Get::default()
     };
-    let mut streamed = watch.stream(host, get, PATIENCE).await.ok()?;
+    let Ok(mut streamed) = watch.stream(host, get, PATIENCE).await else { return Told::Nothing };
     match (streamed.head.status, streamed.head.content_range, streamed.head.content_length) {
-        (206, Some(ContentRange::Bytes { complete, .. }), _) => return complete,
+        (206, Some(ContentRange::Bytes { complete, .. }), _) => return complete.map_or(Told::Nothing, Told::Size),
         // There is no first byte.
-        (416, Some(ContentRange::Unsatisfied { complete }), _) => return Some(complete),
-        (200, _, Some(length)) => return Some(length),
+        (416, Some(ContentRange::Unsatisfied { complete }), _) => return Told::Size(complete),
+        (200, _, Some(length)) => return Told::Size(length),
         (200, _, None) => {}
-        _ => return None,
+        (status, ..) => return if MISSING.contains(&status) { Told::Absent } else { Told::Nothing },
     }
     let mut counted = 0;
     loop {
-        match tokio::time::timeout(PATIENCE, streamed.body.recv()).await.ok()?? {
-            Ok(Piece::Data(data)) => counted += data.len() as u64,
-            Ok(Piece::End) => return Some(counted),
-            Err(_) => return None,
+        match tokio::time::timeout(PATIENCE, streamed.body.recv()).await {
+            Ok(Some(Ok(Piece::Data(data)))) => counted += data.len() as u64,
+            Ok(Some(Ok(Piece::End))) => return Told::Size(counted),
+            _ => return Told::Nothing,
         }
     }
 }

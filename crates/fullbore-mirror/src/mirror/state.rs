@@ -168,6 +168,9 @@ pub struct SuiteRecord {
     /// Filters left out some of the files that its indexes name.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub filtered: bool,
+    /// No mirror had some of its files or indexes when it was published (`--ignore-missing`); each run asks for them again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lacking: bool,
     /// Number of Releases published here, from 1.
     pub generation: u32,
     /// When it was last published, Unix seconds.
@@ -275,6 +278,9 @@ pub struct OfferedRelease<'a> {
     pub fingerprint: Sha256,
     /// `Date` of the Release on disk, if it is not the recorded one.
     pub here: Option<i64>,
+    /// The latest `Date` of other suites to which the requested name, such as `stable`, has led. It never leads back to an
+    /// earlier one.
+    pub successor: Option<i64>,
     /// The date check.
     pub check: DateCheck,
 }
@@ -294,7 +300,7 @@ pub enum ReleaseChange {
     NewSettings,
     /// The same Release, until now accepted without a signature.
     NowSigned,
-    /// The same Release, but the last run was not completed.
+    /// The same Release, but the last run was not completed, or files were missing.
     Unfinished,
 }
 
@@ -343,6 +349,14 @@ impl State {
         }
     }
 
+    /// Retires all suites but these: their files are unknown, as the list is damaged. They count as those of other tools
+    /// until the next run that mirrors them.
+    pub fn forget_others(&mut self, ours: &[SuiteId]) {
+        for (id, suite) in (0..).zip(&mut self.header.suites) {
+            suite.retired |= !ours.contains(&id);
+        }
+    }
+
     /// Numbers for the suites in these directories: recorded or new ones.
     pub fn number_suites(&self, directories: &[&str]) -> Vec<SuiteId> {
         let mut next = self.header.suites.len();
@@ -382,7 +396,7 @@ impl State {
         let may_correct = offer.signed || (offer.here.is_none() && suite.is_some_and(|suite| !suite.signed));
         let mut corrected = None;
         // Each for itself: behind one that does not count may be one that does.
-        for have in [recorded, offer.here].into_iter().flatten() {
+        for have in [recorded, offer.here, offer.successor].into_iter().flatten() {
             // A Release without a date has the date 0 here, and is older than all others.
             match offer.check.succession(Some(offer.date), Some(have), may_correct && offer.date != 0) {
                 Succession::Follows => {}
@@ -408,7 +422,7 @@ impl State {
             if offer.date == suite.date { ReleaseChange::SameDate } else { ReleaseChange::NewRelease }
         } else if offer.fingerprint != suite.fingerprint {
             ReleaseChange::NewSettings
-        } else if self.unfinished {
+        } else if self.unfinished || suite.lacking {
             ReleaseChange::Unfinished
         } else {
             ReleaseChange::Unchanged
@@ -546,6 +560,7 @@ pub(super) mod tests {
             trust: None,
             selection: "main; amd64".into(),
             filtered: false,
+            lacking: false,
             generation: 1,
             adopted: None,
             published_at: 1_000_100,
@@ -566,6 +581,7 @@ pub(super) mod tests {
             signed: suite.signed,
             fingerprint: suite.fingerprint,
             here: None,
+            successor: None,
             check: DateCheck::new(NOW, true, 10),
         }
     }

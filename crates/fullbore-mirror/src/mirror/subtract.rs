@@ -106,6 +106,8 @@ pub struct Subtraction {
     /// Files whose path holds other content now. They must not get their name before
     /// their suite is published: fetch them to [`super::state::index_path`].
     pub replace: FileSet,
+    /// Of files whose path the state has with other content: the suites of this run that name that content.
+    pub displaced: BTreeMap<FileId, Vec<SuiteId>>,
     /// Finished by an earlier run and not wanted any more.
     pub orphans: Vec<LoggedFile>,
     /// Sizes from state and log of files whose index has none (installer images).
@@ -146,6 +148,11 @@ impl Subtraction {
         }
     }
 
+    /// Files that are there and wait for the place of other content.
+    pub fn replacements(&self, plan: &Plan) -> impl Iterator<Item = FileId> {
+        (0..plan.len() as FileId).filter(|id| self.replace.contains(*id) && self.done.contains(*id))
+    }
+
     /// The path to which a file is to be fetched.
     pub fn landing_path(&self, plan: &Plan, id: FileId) -> String {
         let file = plan.file(id);
@@ -178,6 +185,7 @@ impl<'a> Comparison<'a> {
             adopt: Vec::new(),
             behind: Vec::new(),
             replace: FileSet::new(plan.len()),
+            displaced: BTreeMap::new(),
             orphans: Vec::new(),
             sizes: BTreeMap::new(),
             damage: None,
@@ -289,13 +297,20 @@ impl<'a> Comparison<'a> {
         let membership = &state.header.memberships[record.membership as usize];
         let unread = !state.trusted || state.overtaken || (membership.unsigned && self.needs_signature(file));
         let result = &mut self.result;
-        if (membership.expired && state.header.removal != Removal::None)
-            || result.done.contains(file.id)
-            || result.replace.contains(file.id)
-        {
+        if membership.expired && state.header.removal != Removal::None {
             return Ok(());
         }
-        if !file.is(record.size, record.sha256) {
+        let is_same = file.is(record.size, record.sha256);
+        if !is_same {
+            let of_run = |member: &SuiteId| self.suites.iter().any(|(suite, _)| suite == member);
+            let named =
+                membership.members.iter().copied().filter(|member| of_run(member) && !self.gone.contains(member));
+            result.displaced.insert(file.id, named.collect());
+        }
+        if result.done.contains(file.id) || result.replace.contains(file.id) {
+            return Ok(());
+        }
+        if !is_same {
             let other = membership
                 .members
                 .iter()

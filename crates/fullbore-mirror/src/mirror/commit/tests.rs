@@ -61,6 +61,7 @@ impl Mirror {
                 trust: None,
                 selection: String::new(),
                 filtered: false,
+                lacking: false,
                 generation: 0,
                 adopted: None,
                 published_at: 0,
@@ -197,6 +198,7 @@ fn the_second_run_fetches_only_what_is_new() {
         signed: true,
         fingerprint: suite.fingerprint,
         here: None,
+        successor: None,
         check: DateCheck::new(i64::MAX, true, 10),
     };
     assert_eq!(mirror.state().judge(&offer).unwrap(), ReleaseChange::Unchanged);
