@@ -36,7 +36,12 @@ struct Large {
 impl Large {
     fn new(bytes: usize) -> Large {
         let home = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let content: Vec<u8> = (0..bytes).map(|at| (at / 1000 % 251 + at / PART) as u8).collect();
+        let mut content = Vec::with_capacity(bytes);
+        while content.len() < bytes {
+            let at = content.len();
+            let until = (at + 1000).min((at / PART + 1) * PART).min(bytes);
+            content.resize(until, (at / 1000 % 251 + at / PART) as u8);
+        }
         fs::create_dir(home.path().join("share")).unwrap();
         fs::write(home.path().join("share/film"), &content).unwrap();
         Large { home, content }
