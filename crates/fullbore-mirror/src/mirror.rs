@@ -334,9 +334,7 @@ fn walk(
     session.logged.extend(stored.into_iter().map(|file| (file, false)));
     let mut wanted = pool::need(&plan, &state, session, &signed, &in_conflict, stop, warn)?;
     let is_damaged = wanted.subtraction.damage.is_some();
-    if is_damaged {
-        state.forget_others(&ids);
-    }
+    let skipped = wanted.skipped_images.clone();
     let others = indexes::missing(&offers, &suites, false);
     let space = pool::free_space(&wanted, &others, session)?;
     if let Some(bucket) = session.directories.bucket.clone().filter(|_| settings.pin) {
@@ -358,8 +356,13 @@ fn walk(
             refused: &refused,
             pins: &pins,
             is_damaged,
+            skipped: &skipped,
             now,
         };
+        if is_damaged {
+            let published = (0..ids.len()).filter(|place| !run.is_refused(*place)).map(|place| ids[place]);
+            state.forget_files_of_others(&published.collect::<Vec<_>>());
+        }
         let deletions = run.preview(session, &state, &mut wanted, report, events)?;
         report.planned(events, &plan, &wanted, &others, &space, Tally::of(&deletions));
         report.would_delete(events, deletions);
@@ -404,16 +407,26 @@ fn walk(
         refused: &refused,
         pins: &pins,
         is_damaged,
+        skipped: &skipped,
         now,
     };
-    run.hold_back(&wanted.subtraction, &mut result);
+    let held = run.hold_back(&*tree, &state, &wanted.subtraction, &mut result)?;
+    if is_damaged {
+        let published = (0..ids.len()).filter(|place| run.is_complete(*place, &result)).map(|place| ids[place]);
+        state.forget_files_of_others(&published.collect::<Vec<_>>());
+    }
     run.publish(session, state, wanted, &result, report, events)?;
     report.complete = unusable.is_empty() && (0..offers.len()).all(|position| run.is_complete(position, &result));
     run.finish(session, above, report, events);
     if let Some(bucket) = session.directories.bucket.as_ref().filter(|_| report.complete) {
         bucket.unpin(pins.ended())?;
     }
-    report.refused(refused.into_iter().map(|(_, error)| error).chain(unusable).collect())?;
+    let mut errors: Vec<CommandError> = refused.into_iter().map(|(_, error)| error).chain(unusable).collect();
+    if let Some(first) = errors.pop() {
+        errors.push(held.iter().fold(first, CommandError::context));
+    }
+    report.refused(errors)?;
+    result.missing.extend(held);
     report.missing(result.missing, result.why, result.is_absent)?;
     Ok(report.left_out(left_out)?)
 }
@@ -431,6 +444,8 @@ struct Run<'a> {
     pins: &'a Pins,
     /// The state's list could not be read to its end.
     is_damaged: bool,
+    /// Images that no mirror has, in order.
+    skipped: &'a [FileId],
     now: i64,
 }
 
@@ -664,8 +679,9 @@ impl Run<'_> {
                 selection: offer.selections.iter().map(Selection::describe).collect::<Vec<_>>().join(" and "),
                 filtered: !self.settings.filters.is_empty() || !within_indexes(&offer.selections).is_empty() || lacking,
                 lacking,
+                files_unknown: false,
                 generation: before.map_or(1, |before| before.generation),
-                adopted: match offer.is_found || self.is_damaged {
+                adopted: match offer.is_found || self.is_damaged || before.is_some_and(|before| before.files_unknown) {
                     true => Some(Departure { suite: self.ids[position], generation: 1, at: self.now }),
                     false => before.and_then(|before| before.adopted.clone()),
                 },
@@ -679,7 +695,8 @@ impl Run<'_> {
 
     /// Whether files of a suite are not there, as no mirror has them.
     fn lacks_files(&self, place: usize, done: &FileSet) -> bool {
-        self.plan.files().any(|file| file.suites.contains(&self.ids[place]) && !done.contains(file.id))
+        let is_lacking = |id: FileId| !done.contains(id) && self.skipped.binary_search(&id).is_err();
+        self.plan.files().any(|file| file.suites.contains(&self.ids[place]) && is_lacking(file.id))
     }
 
     /// Whether a suite cannot be published for what its Release or its indexes say.
@@ -742,6 +759,12 @@ fn snapshot_of(
         report.warn(events, format!("snapshot {name} was not made: the run was not complete"));
         return Ok(());
     }
+    let state = State::open(&session.own, &boot_id())?;
+    if state.header.suites.iter().any(|suite| suite.files_unknown && !suite.retired) {
+        let why = "the list of files was damaged, and not all suites were mirrored since";
+        report.warn(events, format!("snapshot {name} was not made: {why}"));
+        return Ok(());
+    }
     if let Some(bucket) = &session.directories.bucket {
         // A run that found nothing new has no lock yet.
         bucket.lock(&report.host)?;
@@ -754,7 +777,6 @@ fn snapshot_of(
         };
         return made.map_err(no_snapshot);
     }
-    let state = State::open(&session.own, &boot_id())?;
     let directory = session.tree.as_directory().ok_or(SnapshotError::NoLinks).map_err(|error| disk(&error))?;
     snapshot::make(directory, &state, name).map_err(|error| disk(&error))?;
     sync(session)

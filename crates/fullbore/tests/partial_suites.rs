@@ -248,6 +248,69 @@ fn after_damage_the_files_of_other_suites_stay() {
 }
 
 #[test]
+fn after_damage_a_suite_that_is_not_complete_keeps_what_it_has() {
+    let (archive, target) = (Archive::new(), Target::new());
+    archive.publish(&suite("x", 0, &[("pool/a_1.deb", "a"), ("pool/b_1.deb", "b")]));
+    let server = archive.serve();
+    target.mirror(&[&server], &["x"], &[]).exits(0);
+    target.damage_list();
+    archive.publish(&suite("x", 100, &[("pool/a_1.deb", "a"), ("pool/c_1.deb", "c")]));
+    fs::remove_file(archive.path("pool/c_1.deb")).unwrap();
+    for _ in 0..2 {
+        target.mirror(&[&server], &["x"], &[&KEEP_NOTHING[..], &["--clean-foreign"]].concat()).exits(2);
+        target.check().exits(0);
+        assert!(target.is_there("pool/b_1.deb") && target.is_there("dists/x/main/binary-amd64/Packages"));
+    }
+}
+
+#[test]
+fn after_damage_no_file_is_replaced_under_another_suite() {
+    let (archive, target) = (Archive::new(), Target::new());
+    archive.publish(&suite("a", 0, &[("pool/s_1.deb", "old")]));
+    archive.publish(&suite("x", 0, &[("pool/s_1.deb", "old"), ("pool/x_1.deb", "x")]));
+    let server = archive.serve();
+    target.mirror(&[&server], &["a"], &[]).exits(0);
+    target.mirror(&[&server], &["x"], &[]).exits(0);
+    target.damage_list();
+    archive.publish(&suite("x", 100, &[("pool/s_1.deb", "old"), ("pool/y_1.deb", "y")]));
+    let unmade = target.mirror(&[&server], &["x"], &["--snapshot", "s"]).exits(0);
+    assert!(unmade.stderr.contains("snapshot s was not made: the list of files was damaged"), "{unmade:?}");
+    for name in ["a", "x"] {
+        archive.publish(&suite(name, 200, &[("pool/s_1.deb", "new")]));
+    }
+    let waits = target.mirror(&[&server], &["x"], &[]).exits(2);
+    assert!(waits.stderr.contains("because dists/a names it: mirror both in one run"), "{waits:?}");
+    assert_eq!(target.content("pool/s_1.deb").unwrap(), "old");
+    target.check().exits(0);
+    target.mirror(&[&server], &["a", "x"], &["--snapshot", "s"]).exits(0);
+    assert_eq!(target.content("pool/s_1.deb").unwrap(), "new");
+    target.check().exits(0);
+}
+
+#[test]
+fn after_damage_a_flat_repository_stays() {
+    let (archive, target) = (Archive::new(), Target::new());
+    archive.publish(&suite("x", 0, &[("pool/x_1.deb", "x")]));
+    let list = stanza("apt/f_1.deb", "f");
+    write(&archive.path("apt/f_1.deb"), "f");
+    write(&archive.path("apt/Packages"), &list);
+    let (size, sha256) = (list.len(), Sha256::of(list.as_bytes()));
+    let release = format!("Origin: Test\nDate: Tue, 14 Nov 2023 22:13:20 UTC\nSHA256:\n {sha256} {size} Packages\n");
+    write(&archive.path("apt/Release"), &release);
+    let server = archive.serve();
+    target.mirror(&[&server], &["apt/"], &[]).exits(0);
+    target.mirror(&[&server], &["x"], &[]).exits(0);
+    target.damage_list();
+    for age in [100, 200, 300] {
+        archive.publish(&suite("x", age, &[("pool/x_1.deb", "x")]));
+        target.mirror(&[&server], &["x"], &KEEP_NOTHING).exits(0);
+        for path in ["apt/Release", "apt/Packages", "apt/f_1.deb"] {
+            assert!(target.is_there(path), "{path}");
+        }
+    }
+}
+
+#[test]
 fn check_tells_of_a_suite_that_has_lost_its_lists() {
     let (archive, target) = (Archive::new(), Target::new());
     archive.publish(&suite("x", 0, &[("pool/a_1.deb", "a")]));
@@ -277,20 +340,36 @@ fn suites_of_other_tools_are_found_wherever_they_are() {
     write(&root.join("dists/h/Release"), "Suite: h\n");
     write(&root.join(by_hash), &stanza("pool/hash_1.deb", "h"));
     std::os::unix::fs::symlink("by-hash/SHA256/0", root.join("dists/h/main/binary-amd64/Packages")).unwrap();
+    write(&root.join("sec/updates/Release"), "Suite: updates\n");
+    write(&root.join("sec/updates/main/binary-amd64/Packages"), &stanza("pool/below_1.deb", "b"));
+    fs::create_dir_all(root.join("dists/old")).unwrap();
+    std::os::unix::fs::symlink("../../sec/updates", root.join("dists/old/updates")).unwrap();
+    write(&root.join("dists/t/Release"), "Suite: t\n");
+    write(&root.join("common/binary-amd64/Packages"), &stanza("pool/common_1.deb", "c"));
+    std::os::unix::fs::symlink("../../common", root.join("dists/t/main")).unwrap();
+    // Links that are no suites.
+    write(&root.join("README"), "text");
+    let own = root.join("dists/x");
+    for (link, to) in [("README", Path::new("../README")), ("up", Path::new("..")), ("loop", Path::new("loop"))] {
+        std::os::unix::fs::symlink(to, root.join("dists").join(link)).unwrap();
+    }
+    std::os::unix::fs::symlink("/etc/hostname", root.join("dists/key.asc")).unwrap();
+    std::os::unix::fs::symlink(own, root.join("dists/absolute")).unwrap();
     write(&root.join("Release"), "Suite: flat\n");
     write(&root.join("Packages"), &stanza("./pool/flat_1.deb", "f"));
-    let named = ["deep", "linked", "hash", "flat"].map(|name| format!("pool/{name}_1.deb"));
+    let named = ["deep", "linked", "hash", "flat", "below", "common"].map(|name| format!("pool/{name}_1.deb"));
     for path in named.iter().map(String::as_str).chain(["pool/nobodys_1.deb"]) {
         write(&root.join(path), &path[5..6]);
     }
     target.mirror(&[&server], &["x"], &["--clean-foreign", "--force-delete"]).exits(0);
-    for path in named.iter().map(String::as_str).chain([deep, "dists/z", by_hash]) {
+    for path in named.iter().map(String::as_str).chain([deep, "dists/z", "dists/old/updates", "dists/t/main", by_hash])
+    {
         assert!(target.is_there(path), "{path}");
     }
     assert!(!target.is_there("pool/nobodys_1.deb"));
     // A list that cannot be read may name anything.
-    write(&root.join("dists/old/Release"), "Suite: old\n");
-    write(&root.join("dists/old/main/binary-amd64/Packages.lzma"), "?");
+    write(&root.join("dists/lzma/Release"), "Suite: lzma\n");
+    write(&root.join("dists/lzma/main/binary-amd64/Packages.lzma"), "?");
     write(&root.join("pool/nobodys_1.deb"), "n");
     let kept = target.mirror(&[&server], &["x"], &["--clean-foreign", "--force-delete"]).exits(0);
     assert!(kept.stderr.contains("Packages.lzma") && kept.stderr.contains("nothing is deleted"), "{kept:?}");
@@ -342,6 +421,24 @@ fn a_suite_waits_for_one_that_stays_behind_with_an_old_file() {
 }
 
 #[test]
+fn a_suite_that_waits_for_a_refused_one_is_named() {
+    let (archive, target) = (Archive::new(), Target::new());
+    let server = archive.serve();
+    for (age, content) in [(0, "old"), (100, "new")] {
+        archive.publish(&suite("a", age, &[("pool/s_1.deb", content)]));
+        archive.publish(&suite("b", age, &[("pool/s_1.deb", content), ("pool/b_1.deb", "b")]));
+        if age == 0 {
+            target.mirror(&[&server], &["a", "b"], &[]).exits(0);
+        }
+    }
+    fs::remove_file(archive.path("dists/b/main/binary-amd64/Packages")).unwrap();
+    let waits = target.mirror(&[&server], &["a", "b"], &[]);
+    assert!(waits.code != Some(0) && waits.stderr.contains("pool/s_1.deb: not replaced yet"), "{waits:?}");
+    assert_eq!(target.content("pool/s_1.deb").unwrap(), "old");
+    target.check().exits(0);
+}
+
+#[test]
 fn an_image_of_which_a_busy_mirror_tells_nothing_is_asked_for_again() {
     let (archive, target) = (Archive::new(), Target::new());
     let (old, new) = ([("netboot/linux", "one")], [("netboot/linux", "another one")]);
@@ -355,6 +452,24 @@ fn an_image_of_which_a_busy_mirror_tells_nothing_is_asked_for_again() {
     let server = archive.serve();
     target.mirror(&[&server], &["x"], &[]).exits(0);
     assert_eq!(target.content(&format!("dists/x/{IMAGES}/netboot/linux")).unwrap(), "another one");
+}
+
+#[test]
+fn an_image_that_the_origin_lacks_is_skipped_beside_a_dead_mirror() {
+    let (archive, target) = (Archive::new(), Target::new());
+    let images = [("netboot/linux", "one"), ("netboot/gone", "two")];
+    archive.publish(&Suite { images: &images, ..suite("x", 0, &[("pool/a_1.deb", "a")]) });
+    fs::remove_file(archive.path(&format!("dists/x/{IMAGES}/netboot/gone"))).unwrap();
+    let (server, dead) = (archive.serve(), archive.serve());
+    dead.live(fullbore_testkit::server::Life::Refusing);
+    // As rsync has copied it.
+    let installer = target.root().join("dists/x/main/installer-amd64");
+    fs::create_dir_all(installer.join("2025/images")).unwrap();
+    std::os::unix::fs::symlink("2025", installer.join("current")).unwrap();
+    let skipped = target.mirror(&[&server, &dead], &["x"], &["--ignore-missing"]).exits(0);
+    assert!(skipped.stderr.contains("netboot/gone: skipped: no mirror has this installer image"), "{skipped:?}");
+    assert_eq!(target.content(&format!("dists/x/{IMAGES}/netboot/linux")).unwrap(), "one");
+    target.mirror(&[&server], &["x"], &["--ignore-missing", "--changed-exit"]).exits(10);
 }
 
 #[test]

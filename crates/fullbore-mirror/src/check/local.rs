@@ -247,6 +247,11 @@ impl<'a> Checker<'a> {
         self.membership(path).is_some_and(|membership| !membership.expired)
     }
 
+    /// Whether the list does not have all files of the suite, as it was damaged.
+    fn is_unknown(&self, suite: SuiteId) -> bool {
+        self.state.header.suites.get(usize::from(suite)).is_some_and(|record| record.files_unknown)
+    }
+
     /// Whether the suite stopped naming this file: its selection was narrowed.
     fn was_given_up(&self, path: &str, suite: SuiteId) -> bool {
         self.membership(path).is_some_and(|membership| !membership.members.contains(&suite))
@@ -424,7 +429,7 @@ impl<'a> Checker<'a> {
                 self.findings.wanted.add(entry.size);
                 self.problem(&below(directory, entry.path.as_str()), Some(entry.size), entry.sha256, Fault::Missing);
             }
-            _ if suite == SuiteId::MAX || !self.is_whole => {
+            _ if suite == SuiteId::MAX || !self.is_whole || self.is_unknown(suite) => {
                 self.findings.absent.extend(absent.into_iter().map(|stem| below(directory, stem)));
             }
             _ => {}

@@ -21,8 +21,8 @@ use super::session::Session;
 use super::sizes::{self, Asked, Told};
 use super::subtract::{FileSet, Subtraction};
 
-/// Rounds of a run. A guess: nobody has more mirrors with images of different sizes.
-const ROUNDS_MAX: u32 = 8;
+/// Rounds of a run. A guess: nobody has more mirrors with images of different sizes, or more missing files of one content.
+const ROUNDS_MAX: u32 = 32;
 
 /// The result of fetching.
 pub struct FetchResult {
@@ -110,9 +110,9 @@ pub fn fetch(
     };
     let hosts = Hosts::of(&session.site.fetcher.hosts());
     let failed = given_up.values().map(|given_up| (given_up.item, hosts.why(given_up), is_lost(given_up)));
-    let of_no_size = need.unsized_images.iter().map(|(id, told)| match told {
+    let of_no_size = need.needed_images.iter().map(|(id, told)| match told {
         Told::Absent => (*id, "no mirror has it, and another one is in its place".to_owned(), true),
-        _ => (*id, "no mirror told the size of this installer image, and not all of them answered".to_owned(), false),
+        _ => (*id, "no mirror told the size of this installer image".to_owned(), false),
     });
     for (id, why, is_lost) in failed.chain(of_no_size) {
         let file = plan.file(id);

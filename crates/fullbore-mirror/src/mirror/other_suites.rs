@@ -20,7 +20,7 @@ use super::local_release::LocalRelease;
 use super::plan::{Plan, PlanBuilder};
 use super::select::Reading;
 use super::state::State;
-use super::tree::Tree;
+use super::tree::{LinkedDirectory, Tree};
 use crate::settings::Filters;
 
 /// Plain text accepted from one index of unknown origin. The largest real one, Debian's
@@ -85,50 +85,105 @@ impl OtherSuites {
 /// # Errors
 /// See [`OtherSuitesError`]; nothing may be deleted then.
 pub fn read(tree: &dyn Tree, state: &State, ours: &[String]) -> Result<OtherSuites, OtherSuitesError> {
-    let mut directories = suite_directories(tree)?;
-    if has_release(tree, "")? {
-        directories.push(String::new());
+    let mut found = Found::default();
+    found.look_below(tree, "dists", 0)?;
+    let recorded: BTreeSet<&str> =
+        state.header.suites.iter().flat_map(|suite| &suite.links).map(String::as_str).collect();
+    let mut linked = Vec::new();
+    for link in found.links.iter().filter(|link| !recorded.contains(link.as_str())) {
+        match tree.linked_directory(link)? {
+            Some(LinkedDirectory::Inside(target)) if has_release(tree, &target)? => linked.push((link.clone(), target)),
+            Some(LinkedDirectory::Outside) => return Err(OtherSuitesError::Outside { path: link.clone() }),
+            _ => {}
+        }
     }
-    let linked = linked_suites(tree, state)?;
+    // Those of flat repositories may be anywhere.
+    let unknown = state.header.suites.iter().filter(|suite| !suite.retired && suite.files_unknown);
+    let mut directories = found.suites;
+    directories.extend(unknown.map(|suite| suite.directory.clone()));
+    directories.extend(snapshots::directories(tree)?);
     directories.extend(linked.iter().map(|(_, target)| target.clone()));
+    directories.push(String::new());
     directories.sort_unstable();
     directories.dedup();
     directories.retain(|directory| !ours.contains(directory));
     let mut foreign = Vec::new();
     for directory in directories {
-        let recorded = state.suite(&directory).map(|suite| suite.inrelease);
-        if recorded.is_none() || LocalRelease::read(tree, &directory)?.map(|here| here.identity()) != recorded {
+        let Some(here) = LocalRelease::read(tree, &directory)? else { continue };
+        let record = state.suite(&directory).filter(|suite| !suite.files_unknown);
+        if record.is_none_or(|record| record.inrelease != here.identity()) {
             foreign.push(directory);
         }
     }
     let links = linked.into_iter().filter(|(_, target)| foreign.contains(target)).map(|(link, _)| link).collect();
-    let directories = foreign;
-    if directories.is_empty() {
-        return Ok(OtherSuites { directories, links, plan: None });
-    }
-    let mut plan = PlanBuilder::new(Filters::default());
-    for directory in &directories {
-        read_suite(tree, directory, &mut plan)?;
-    }
-    let plan = plan
-        .finish()
-        .map_err(|error| OtherSuitesError::Index { path: directories.join(", "), source: error.into() })?;
-    Ok(OtherSuites { directories, links, plan: Some(plan) })
+    let plan = read_all(tree, &foreign)?;
+    Ok(OtherSuites { directories: foreign, links, plan })
 }
 
-/// Directories below `dists/` with a signed Release, sorted. Links to directories within the mirror are among them if
-/// their target is not.
+/// The files that suites in these directories name; `None` if there is no directory.
+///
+/// # Errors
+/// See [`OtherSuitesError`].
+pub fn read_all(tree: &dyn Tree, directories: &[String]) -> Result<Option<Plan>, OtherSuitesError> {
+    if directories.is_empty() {
+        return Ok(None);
+    }
+    let mut plan = PlanBuilder::new(Filters::default());
+    for directory in directories {
+        read_suite(tree, directory, &mut plan)?;
+    }
+    let plan = plan.finish();
+    plan.map(Some).map_err(|error| OtherSuitesError::Index { path: directories.join(", "), source: error.into() })
+}
+
+/// Directories below `dists/` with a signed Release, sorted.
 ///
 /// # Errors
 /// When the tree cannot be read.
 pub fn suite_directories(tree: &dyn Tree) -> Result<Vec<String>, FileError> {
-    let mut directories = Vec::new();
-    suites_below(tree, "dists", 0, &mut directories)?;
-    // Those of flat repositories may be deeper.
+    let mut found = Found::default();
+    found.look_below(tree, "dists", 0)?;
+    let mut directories = found.suites;
     directories.extend(snapshots::directories(tree)?);
     directories.sort_unstable();
     directories.dedup();
     Ok(directories)
+}
+
+/// What is found below `dists/`.
+#[derive(Default)]
+struct Found {
+    /// Directories with a Release.
+    suites: Vec<String>,
+    /// Symbolic links.
+    links: Vec<String>,
+}
+
+impl Found {
+    fn look_below(&mut self, tree: &dyn Tree, above: &str, depth: usize) -> Result<(), FileError> {
+        for (name, kind) in tree.list(above)? {
+            let Some(name) = name.to_str() else { continue };
+            let path = format!("{above}/{name}");
+            // `dists/source` is a suite like any other.
+            if depth > 0 && is_of_indexes(name) {
+                continue;
+            }
+            if kind == Kind::Symlink {
+                self.links.push(path);
+                continue;
+            }
+            if kind != Kind::Directory {
+                continue;
+            }
+            if has_release(tree, &path)? {
+                self.suites.push(path.clone());
+            }
+            if depth < DEPTH_MAX {
+                self.look_below(tree, &path, depth + 1)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Directories of a suite that have no other suites in them, but a `Release` of their own, or very many files.
@@ -138,48 +193,9 @@ fn is_of_indexes(name: &str) -> bool {
         || name.ends_with(".diff")
 }
 
-fn suites_below(tree: &dyn Tree, above: &str, depth: usize, directories: &mut Vec<String>) -> Result<(), FileError> {
-    for (name, kind) in tree.list(above)? {
-        let (Some(name), Kind::Directory) = (name.to_str(), kind) else { continue };
-        let directory = format!("{above}/{name}");
-        // `dists/source` is a suite like any other.
-        if depth > 0 && is_of_indexes(name) {
-            continue;
-        }
-        if has_release(tree, &directory)? {
-            directories.push(directory.clone());
-        }
-        if depth < DEPTH_MAX {
-            suites_below(tree, &directory, depth + 1, directories)?;
-        }
-    }
-    Ok(())
-}
-
 fn has_release(tree: &dyn Tree, directory: &str) -> Result<bool, FileError> {
     let has = |name: &str| Ok::<_, FileError>(links::stat(tree, &below(directory, name))?.is_some());
     Ok(has("InRelease")? || has("Release")?)
-}
-
-/// Links of others in the place of suites: their names, and their targets within the mirror.
-fn linked_suites(tree: &dyn Tree, state: &State) -> Result<Vec<(String, String)>, OtherSuitesError> {
-    let recorded: BTreeSet<&str> =
-        state.header.suites.iter().flat_map(|suite| &suite.links).map(String::as_str).collect();
-    let mut found = Vec::new();
-    for (name, kind) in tree.list("dists")? {
-        let (Some(name), Kind::Symlink) = (name.to_str(), kind) else { continue };
-        let link = format!("dists/{name}");
-        if recorded.contains(link.as_str()) {
-            continue;
-        }
-        match links::resolve(tree, &link)? {
-            Some(target) if has_release(tree, &target)? => found.push((link, target)),
-            Some(_) => {}
-            // Who knows what is there.
-            None => return Err(OtherSuitesError::Outside { path: link }),
-        }
-    }
-    Ok(found)
 }
 
 /// Whether a file has the name of a list of packages or sources, in whatever form.
@@ -189,48 +205,82 @@ fn is_list(name: &str) -> bool {
     })
 }
 
-/// Lists of packages and sources: by directory and kind, the form that is read with the least work.
-type Lists = BTreeMap<String, (Form, Reading, String)>;
+/// Lists of packages and sources of a suite.
+#[derive(Default)]
+struct Lists {
+    /// By path without the extension, the form that is read with the least work.
+    forms: BTreeMap<String, (Form, Reading, String)>,
+    /// Those in no form that can be read, by path to the first dot of the name.
+    unreadable: BTreeMap<String, String>,
+    /// Symbolic links of other names.
+    links: Vec<String>,
+}
 
-fn read_suite(tree: &dyn Tree, directory: &str, plan: &mut PlanBuilder) -> Result<(), OtherSuitesError> {
-    let mut lists = Lists::new();
-    // Those in no form that can be read.
-    let mut unknown: BTreeMap<String, String> = BTreeMap::new();
-    let mut note = |path: &str, name: &str, kind: Kind| {
-        if kind == Kind::Directory || !is_list(name) {
+impl Lists {
+    fn note(&mut self, tree: &dyn Tree, path: &str, kind: Kind) -> Result<(), FileError> {
+        let name_at = path.rfind('/').map_or(0, |slash| slash + 1);
+        let name = &path[name_at..];
+        if !is_list(name) {
+            self.links.extend((kind == Kind::Symlink).then(|| path.to_owned()));
             return Ok(());
         }
         let Some((status, real)) = links::follow(tree, path)? else { return Ok(()) };
-        let classified = classify(path.strip_prefix(directory).map_or(path, |rest| rest.trim_start_matches('/')));
-        let reading =
-            Reading::of(&classified).filter(|reading| matches!(reading, Reading::Packages | Reading::Sources));
-        let Some(reading) = reading.filter(|_| status.kind == Kind::File) else {
-            let stem = path.split_at(path.len() - name.len() + name.find('.').unwrap_or(name.len())).0;
-            unknown.insert(stem.to_owned(), path.to_owned());
+        if status.kind != Kind::File {
             return Ok(());
-        };
-        let stem = below(directory, classified.stem);
-        if lists.get(&stem).is_none_or(|(form, ..)| classified.form.is_faster_than(*form)) {
-            lists.insert(stem, (classified.form, reading, real.unwrap_or_else(|| path.to_owned())));
+        }
+        let classified = classify(path);
+        match Reading::of(&classified) {
+            Some(reading @ (Reading::Packages | Reading::Sources)) => {
+                if self.forms.get(classified.stem).is_none_or(|(form, ..)| classified.form.is_faster_than(*form)) {
+                    let real = real.unwrap_or_else(|| path.to_owned());
+                    self.forms.insert(classified.stem.to_owned(), (classified.form, reading, real));
+                }
+            }
+            _ => {
+                let stem = &path[..name_at + name.find('.').unwrap_or(name.len())];
+                self.unreadable.insert(stem.to_owned(), path.to_owned());
+            }
         }
         Ok(())
-    };
+    }
+
+    fn note_below(&mut self, tree: &dyn Tree, directory: &str) -> Result<(), FileError> {
+        walk(tree, directory, 0, &mut |path, _, kind| self.note(tree, path, kind))
+    }
+}
+
+fn read_suite(tree: &dyn Tree, directory: &str, plan: &mut PlanBuilder) -> Result<(), OtherSuitesError> {
+    let mut lists = Lists::default();
     if directory.is_empty() {
         // The whole mirror is below it: only what lies at the top, and what its Release lists.
         for (name, kind) in tree.list("")? {
-            name.to_str().map_or(Ok(()), |name| note(name, name, kind))?;
+            name.to_str().map_or(Ok(()), |name| lists.note(tree, name, kind))?;
         }
         let release = LocalRelease::read(tree, "")?.and_then(|release| release.release());
-        for path in release.iter().flat_map(|release| &release.entries).map(|entry| entry.path.as_str()) {
-            note(path, path.rsplit('/').next().unwrap_or(path), Kind::File)?;
+        for entry in release.iter().flat_map(|release| &release.entries) {
+            lists.note(tree, entry.path.as_str(), Kind::File)?;
         }
+        lists.links.clear();
     } else {
-        walk(tree, directory, 0, &mut note)?;
+        lists.note_below(tree, directory)?;
     }
-    if let Some((_, path)) = unknown.into_iter().find(|(stem, _)| !lists.contains_key(stem)) {
+    let mut seen = BTreeSet::from([directory.to_owned()]);
+    while let Some(link) = lists.links.pop() {
+        match tree.linked_directory(&link)? {
+            Some(LinkedDirectory::Inside(target)) => {
+                let is_seen = seen.iter().any(|seen| is_within(&target, seen)) || !seen.insert(target.clone());
+                if !is_seen {
+                    lists.note_below(tree, &target)?;
+                }
+            }
+            Some(LinkedDirectory::Outside) => return Err(OtherSuitesError::Outside { path: link }),
+            None => {}
+        }
+    }
+    if let Some((_, path)) = lists.unreadable.into_iter().find(|(stem, _)| !lists.forms.contains_key(stem)) {
         return Err(OtherSuitesError::Form { path });
     }
-    for (form, reading, path) in lists.into_values() {
+    for (form, reading, path) in lists.forms.into_values() {
         read_list(tree, (form, reading, &path), plan)?;
     }
     Ok(())

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
-use fullbore_engine::files::{FileError, PREALLOCATE_BYTES};
+use fullbore_engine::files::{FileError, Kind, PREALLOCATE_BYTES};
 use fullbore_engine::run::Stop;
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_s3::WHOLE_BYTES_MAX;
@@ -12,6 +12,7 @@ use super::batch::IndexDownload;
 use super::bucket::BEGUN_BYTES_MAX;
 use super::free_space::{FreeSpace, FreeSpaceError, Need};
 use super::hash_files::{self, Job, Outcome};
+use super::links;
 use super::membership::SuiteId;
 use super::plan::{FileId, Plan};
 use super::replaced::Failure;
@@ -26,8 +27,10 @@ pub struct FetchPlan {
     pub subtraction: Subtraction,
     /// Sizes reported by mirrors, sorted by file.
     pub learned: Vec<(FileId, u64)>,
+    /// Installer images that no mirror has, in order; the suite is published without them.
+    pub skipped_images: Vec<FileId>,
     /// Installer images that cannot be fetched, as no mirror told their size.
-    pub unsized_images: Vec<(FileId, Told)>,
+    pub needed_images: Vec<(FileId, Told)>,
     /// Files and bytes to fetch, without indexes.
     pub fetch: Tally,
     /// Bytes of these that an earlier run fetched.
@@ -65,13 +68,13 @@ pub fn need(
     }
     adopt_known(plan, &mut subtraction, session, stop).map_err(|error| disk(&error))?;
     stop.check()?;
-    let (learned, unsized_images) = learn_sizes(plan, &mut subtraction, session, stop, warn)?;
+    let images = learn_sizes(plan, &mut subtraction, session, stop, warn)?;
     let mut fetch = Tally::default();
     let (mut resumed_bytes, mut reserved_bytes) = (0, 0);
     let (mut large_bytes, mut largest_bytes, mut replaced_bytes) = (0, 0, 0);
     for id in &subtraction.fetch {
         let file = plan.file(*id);
-        let size = file.known_size().or_else(|| size_of(&learned, *id)).unwrap_or(0);
+        let size = file.known_size().or_else(|| size_of(&images.learned, *id)).unwrap_or(0);
         let path = subtraction.landing_path(plan, *id);
         let present = session.present(&path, size, file.sha256).map_err(|error| disk(&error))?;
         let resumed = present.iter().map(|range| range.end - range.start).sum::<u64>();
@@ -91,7 +94,16 @@ pub fn need(
         fetch.add(size);
     }
     let scratch_bytes = replaced_bytes + large_bytes.min(largest_bytes.max(BEGUN_BYTES_MAX));
-    Ok(FetchPlan { subtraction, learned, unsized_images, fetch, resumed_bytes, reserved_bytes, scratch_bytes })
+    Ok(FetchPlan {
+        subtraction,
+        learned: images.learned,
+        skipped_images: images.skipped,
+        needed_images: images.needed,
+        fetch,
+        resumed_bytes,
+        reserved_bytes,
+        scratch_bytes,
+    })
 }
 
 fn size_of(learned: &[(FileId, u64)], id: FileId) -> Option<u64> {
@@ -144,8 +156,16 @@ fn hash_known<'a>(
     found
 }
 
-/// The sizes of installer images, and those of which none was told.
-type Sizes = (Vec<(FileId, u64)>, Vec<(FileId, Told)>);
+/// Installer images, whose index has no sizes.
+#[derive(Default)]
+struct Images {
+    /// Their sizes, in order.
+    learned: Vec<(FileId, u64)>,
+    /// Those that no mirror has and that are skipped, in order.
+    skipped: Vec<FileId>,
+    /// Those that cannot be fetched and are needed.
+    needed: Vec<(FileId, Told)>,
+}
 
 /// Requests the sizes of installer images, whose index has none. An image that no mirror has is skipped, unless another
 /// one has its place: that would get a new checksum.
@@ -155,22 +175,22 @@ fn learn_sizes(
     session: &Session,
     stop: &Stop,
     warn: &mut dyn FnMut(String),
-) -> Result<Sizes, CommandError> {
+) -> Result<Images, CommandError> {
     let is_unknown = |id: &FileId| plan.file(*id).known_size().is_none();
     let unknown: Vec<FileId> = subtraction.fetch.iter().copied().filter(is_unknown).collect();
     let asked = unknown.iter().map(|id| Asked { path: plan.file(*id).path.to_owned(), ..Asked::default() });
-    let (mut learned, mut left_out, mut needed) = (Vec::new(), Vec::new(), Vec::new());
+    let mut images = Images::default();
     for (id, told) in unknown.iter().copied().zip(sizes::learn(asked.collect(), session, stop)?) {
         match told {
-            Told::Size(size) => learned.push((id, size)),
-            Told::Absent if !subtraction.replace.contains(id) => left_out.push(id),
-            Told::Absent | Told::Nothing => needed.push((id, told)),
+            Told::Size(size) => images.learned.push((id, size)),
+            Told::Absent if !is_file(session, plan.file(id).path)? => images.skipped.push(id),
+            Told::Absent | Told::Nothing => images.needed.push((id, told)),
         }
     }
-    let with_size: BTreeSet<FileId> = learned.iter().map(|(id, _)| *id).collect();
+    let with_size: BTreeSet<FileId> = images.learned.iter().map(|(id, _)| *id).collect();
     subtraction.fetch.retain(|id| !is_unknown(id) || with_size.contains(id));
-    left_out.sort_unstable();
-    let mut named = left_out.iter().map(|id| plan.file(*id).path);
+    images.skipped.sort_unstable();
+    let mut named = images.skipped.iter().map(|id| plan.file(*id).path);
     if let Some(first) = named.next() {
         let more = match named.count() {
             0 => String::new(),
@@ -178,8 +198,14 @@ fn learn_sizes(
         };
         warn(format!("{first}{more}: skipped: no mirror has this installer image"));
     }
-    learned.sort_unstable_by_key(|(id, _)| *id);
-    Ok((learned, needed))
+    images.learned.sort_unstable_by_key(|(id, _)| *id);
+    Ok(images)
+}
+
+/// Whether a file has this path, perhaps behind a link.
+fn is_file(session: &Session, path: &str) -> Result<bool, CommandError> {
+    let there = links::follow(&*session.tree, path).map_err(|error| disk(&error))?;
+    Ok(there.is_some_and(|(status, _)| status.kind == Kind::File))
 }
 
 /// Needed and free space; `indexes` are those still to fetch.

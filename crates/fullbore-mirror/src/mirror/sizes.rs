@@ -23,6 +23,9 @@ const COUNTED_BYTES_MAX: u64 = 1 << 30;
 /// Requests for a body per host: a broken transfer is not resumed.
 const BODY_TRIES: usize = 2;
 
+/// The host of the indexes.
+const ORIGIN: HostId = 0;
+
 /// Answers of a host that does not have a file, or does not give it to us.
 const MISSING: [u16; 3] = [403, 404, 410];
 
@@ -34,9 +37,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub enum Told {
     /// Its size in bytes.
     Size(u64),
-    /// Every host answered, and none has the file.
+    /// The origin answered that it does not have the file, and no other host has it.
     Absent,
-    /// Some host did not answer, or told no size.
+    /// No host told a size, and the origin did not say that the file is absent.
     Nothing,
 }
 
@@ -89,7 +92,7 @@ async fn on_some_host(watch: &Watch, file: &Asked) -> Told {
             _ => silent.push(host),
         }
     }
-    let mut is_absent = silent.len() == usize::from(hosts);
+    let mut is_absent = false;
     for host in silent {
         let mut told = Told::Nothing;
         for _ in 0..BODY_TRIES {
@@ -100,8 +103,8 @@ async fn on_some_host(watch: &Watch, file: &Asked) -> Told {
         }
         match told {
             Told::Size(size) if is_new(&size) => return told,
-            Told::Absent => {}
-            Told::Size(_) | Told::Nothing => is_absent = false,
+            // Its index is from the origin, which knows best.
+            _ => is_absent |= host == ORIGIN && told == Told::Absent,
         }
     }
     if is_absent { Told::Absent } else { Told::Nothing }

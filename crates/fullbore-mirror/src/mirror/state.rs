@@ -171,6 +171,9 @@ pub struct SuiteRecord {
     /// No mirror had some of its files or indexes when it was published (`--ignore-missing`); each run asks for them again.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lacking: bool,
+    /// The list of files was damaged since it was published, and does not have all of its files.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub files_unknown: bool,
     /// Number of Releases published here, from 1.
     pub generation: u32,
     /// When it was last published, Unix seconds.
@@ -349,11 +352,10 @@ impl State {
         }
     }
 
-    /// Retires all suites but these: their files are unknown, as the list is damaged. They count as those of other tools
-    /// until the next run that mirrors them.
-    pub fn forget_others(&mut self, ours: &[SuiteId]) {
+    /// After damage of the list: of all suites but these, the new list cannot tell the files.
+    pub fn forget_files_of_others(&mut self, published: &[SuiteId]) {
         for (id, suite) in (0..).zip(&mut self.header.suites) {
-            suite.retired |= !ours.contains(&id);
+            suite.files_unknown |= !published.contains(&id);
         }
     }
 
@@ -422,7 +424,7 @@ impl State {
             if offer.date == suite.date { ReleaseChange::SameDate } else { ReleaseChange::NewRelease }
         } else if offer.fingerprint != suite.fingerprint {
             ReleaseChange::NewSettings
-        } else if self.unfinished || suite.lacking {
+        } else if self.unfinished || suite.lacking || suite.files_unknown {
             ReleaseChange::Unfinished
         } else {
             ReleaseChange::Unchanged
@@ -561,6 +563,7 @@ pub(super) mod tests {
             selection: "main; amd64".into(),
             filtered: false,
             lacking: false,
+            files_unknown: false,
             generation: 1,
             adopted: None,
             published_at: 1_000_100,

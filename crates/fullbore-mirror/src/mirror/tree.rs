@@ -9,6 +9,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read};
+use std::path::Path;
 
 use fullbore_engine::digest::Sha256;
 use fullbore_engine::files::{FileError, Kind, Root};
@@ -56,6 +57,15 @@ impl Read for Content {
     }
 }
 
+/// Where a symbolic link to a directory leads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LinkedDirectory {
+    /// To this directory of the mirror.
+    Inside(String),
+    /// Out of the mirror.
+    Outside,
+}
+
 /// The published files of a mirror, by their paths below the mirror's directory.
 ///
 /// Links are not followed: a path behind one is [`FileError::Symlink`].
@@ -91,6 +101,12 @@ pub trait Tree: Send + Sync {
     /// # Errors
     /// The tree cannot be read.
     fn read_link(&self, path: &str) -> Result<Option<String>, FileError>;
+
+    /// Where a symbolic link to a directory leads; `None` if it leads to none.
+    ///
+    /// # Errors
+    /// The tree cannot be read.
+    fn linked_directory(&self, link: &str) -> Result<Option<LinkedDirectory>, FileError>;
 
     /// The names in a directory, in no order; none if it is missing.
     ///
@@ -220,6 +236,17 @@ impl Tree for Root {
 
     fn read_link(&self, path: &str) -> Result<Option<String>, FileError> {
         Root::read_link(self, path)
+    }
+
+    fn linked_directory(&self, link: &str) -> Result<Option<LinkedDirectory>, FileError> {
+        // Of a link that leads nowhere, or to where nobody may look, nothing is known.
+        let real = |path: &Path| path.canonicalize().ok();
+        let (Some(root), Some(target)) = (real(self.path()), real(&self.path().join(link))) else { return Ok(None) };
+        if !target.is_dir() {
+            return Ok(None);
+        }
+        let Ok(below) = target.strip_prefix(root) else { return Ok(Some(LinkedDirectory::Outside)) };
+        Ok(below.to_str().filter(|below| !below.is_empty()).map(|below| LinkedDirectory::Inside(below.to_owned())))
     }
 
     fn list(&self, directory: &str) -> Result<Vec<(OsString, Kind)>, FileError> {

@@ -23,9 +23,10 @@ use fullbore_s3::{DownloadError, Downloaded};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
+use super::super::links;
 use super::super::signed_files::SIGNED_FILES;
 use super::super::state::{INDEX_DIRECTORY, OWN_DIRECTORY, State, index_path};
-use super::super::tree::{Content, Status, Tree};
+use super::super::tree::{Content, LinkedDirectory, Status, Tree};
 use crate::settings::MirrorStore;
 
 /// Files that never change under their name may be kept by caches for ever.
@@ -506,6 +507,14 @@ impl Tree for StoreTree {
             Some((link, target)) if link == path && self.alias_is_complete(&link, &target)? => Ok(Some(target)),
             _ => Ok(None),
         }
+    }
+
+    fn linked_directory(&self, link: &str) -> Result<Option<LinkedDirectory>, FileError> {
+        // An alias that is not complete leads to itself.
+        let target = links::resolve(self, link)?.filter(|target| target != link);
+        let Some(target) = target else { return Ok(None) };
+        let there = links::stat(self, &target)?.is_some_and(|status| status.kind == Kind::Directory);
+        Ok(there.then_some(LinkedDirectory::Inside(target)))
     }
 
     fn list(&self, directory: &str) -> Result<Vec<(OsString, Kind)>, FileError> {

@@ -62,6 +62,7 @@ impl Mirror {
                 selection: String::new(),
                 filtered: false,
                 lacking: false,
+                files_unknown: false,
                 generation: 0,
                 adopted: None,
                 published_at: 0,
