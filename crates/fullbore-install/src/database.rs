@@ -227,7 +227,8 @@ impl Database {
     pub(crate) fn labelled(&self, label: &str) -> Option<&Record> {
         match label.split_once(':') {
             Some((name, architecture)) => self.records.get(&(name.to_owned(), architecture.to_owned())),
-            None => self.named(label).next(),
+            // dpkg may keep a mere selection for another architecture, which has no files.
+            None => self.named(label).max_by_key(|record| record.state),
         }
     }
 

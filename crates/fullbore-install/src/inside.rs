@@ -5,7 +5,7 @@
 //! of Essential packages.
 
 use std::ffi::OsStr;
-use std::io;
+use std::io::{self, IsTerminal as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -110,6 +110,14 @@ impl<'a> RootCommands<'a> {
         set_mask(&mut command, Mode::from_raw_mode(0o022));
         command.current_dir(&self.root);
         command
+    }
+
+    /// Gives a maintainer script of an existing root the stdin of the caller, as dpkg does. A terminal stays with apt,
+    /// which reads it meanwhile, and the script has no stdin: nobody would see its question.
+    pub fn pass_stdin(&self, script: &mut Command) {
+        if self.on_exit == OnParentExit::Continue && !io::stdin().is_terminal() {
+            script.stdin(Stdio::inherit());
+        }
     }
 
     /// Command for a program outside of the root that starts nothing in it.

@@ -2,6 +2,7 @@
 
 pub mod bytecode;
 pub mod download;
+pub mod dpkg_configuration;
 pub mod dpkg_server;
 pub mod estimate;
 pub mod log;

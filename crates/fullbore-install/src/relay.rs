@@ -3,7 +3,8 @@
 //! apt keeps its work: it resolves, holds the locks, runs the hooks of its configuration, orders the steps, and keeps
 //! its records. `Dir::Bin::dpkg` makes it call a small shell script in the root. The script passes each request to
 //! unpack to fullbore through a pipe. The answer is that the request is done, or that the script must become the real
-//! dpkg for the remaining files. Every other request goes to the real dpkg at once.
+//! dpkg for the remaining files. It may also have to run dpkg for some files, and then request the others. Every other
+//! request goes to the real dpkg at once.
 //!
 //! If fullbore is killed, the script notices by a free lock or by the end of the pipe, and becomes dpkg: the
 //! installation is completed, only slower.
@@ -46,6 +47,8 @@ const ALIVE: &str = "alive";
 pub enum Answer {
     /// The script prints this output and executes dpkg with these arguments.
     Run(Vec<OsString>, DpkgOutput),
+    /// The script prints this output, runs dpkg with the first arguments, and then makes a request with the second.
+    RunAndAsk(Vec<OsString>, Vec<OsString>, DpkgOutput),
     /// The request failed, and dpkg must not try it.
     Refuse,
     /// The request is done; the script prints this output.
@@ -213,12 +216,16 @@ impl Relay {
     fn answer(&self, answer: Answer) -> io::Result<()> {
         let (verdict, told) = match answer {
             Answer::Run(arguments, told) => {
-                let mut command = b"exec dpkg".to_vec();
-                for argument in arguments {
-                    command.push(b' ');
-                    command.extend(quoted(&argument));
-                }
-                command.push(b'\n');
+                self.leave("command", &line("exec dpkg", &arguments, ""))?;
+                ("run", told)
+            }
+            Answer::RunAndAsk(first, then, told) => {
+                // As with one call of dpkg: it goes on after a package that it cannot unpack (status 1), and the status
+                // tells of it at the end.
+                let mut command = line("dpkg", &first, "");
+                command.extend_from_slice(b"status=$?\n[ \"$status\" -le 1 ] || exit \"$status\"\n");
+                command.extend(line("\"$at/dpkg\"", &then, " || status=$?"));
+                command.extend_from_slice(b"exit \"$status\"\n");
                 self.leave("command", &command)?;
                 ("run", told)
             }
@@ -273,6 +280,18 @@ fn remove(directory: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
+}
+
+/// A line of a shell script: a program, its arguments, and the end of the line.
+fn line(program: &str, arguments: &[OsString], end: &str) -> Vec<u8> {
+    let mut line = program.as_bytes().to_vec();
+    for argument in arguments {
+        line.push(b' ');
+        line.extend(quoted(argument));
+    }
+    line.extend_from_slice(end.as_bytes());
+    line.push(b'\n');
+    line
 }
 
 /// Quotes an argument for the shell.
@@ -376,6 +395,36 @@ mod tests {
         let mut text = String::new();
         child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
         assert!(status.success() && text.contains("package management program"), "{text}");
+    }
+
+    #[test]
+    fn what_comes_after_dpkg_is_asked_for_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let (relay, script) = placed(dir.path());
+        // Conflicting actions are fatal for dpkg (status 2), and the script ends.
+        for (first, orders_expected, code) in [
+            (&["--compare-versions", "1", "lt", "2"][..], 2, 0),
+            (&["--compare-versions", "1", "gt", "2"], 2, 1),
+            (&["--unpack", "--version"], 1, 2),
+        ] {
+            let mut command = Command::new(&script);
+            command.args(["--unpack", "a.deb", "it's.deb"]).stderr(std::process::Stdio::null());
+            let mut child = command.stdout(std::process::Stdio::null()).spawn().unwrap();
+            let mut orders = Vec::new();
+            let status = relay.serve(&mut child, &mut |order| {
+                orders.push(order);
+                match orders.len() {
+                    1 => Answer::RunAndAsk(
+                        first.iter().map(OsString::from).collect(),
+                        ["--unpack", "it's.deb"].map(OsString::from).to_vec(),
+                        DpkgOutput::default(),
+                    ),
+                    _ => Answer::Done(DpkgOutput::default()),
+                }
+            });
+            assert_eq!((orders.len(), status.unwrap().code()), (orders_expected, Some(code)), "{orders:?}");
+            assert!(orders.get(1).is_none_or(|order| *order == ["--unpack", "it's.deb"]), "{orders:?}");
+        }
     }
 
     #[test]

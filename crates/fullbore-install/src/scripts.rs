@@ -34,6 +34,7 @@ pub fn command(
     let root = Root::open(inside.root()).map_err(io::Error::other)?;
     place(&root, archive, name).map_err(io::Error::other)?;
     let mut command = inside.script(Path::new("/").join(CONTROL).join(name));
+    inside.pass_stdin(&mut command);
     command.arg(action).envs(environment(archive, dpkg_version, name));
     Ok(Some(command))
 }

@@ -76,7 +76,7 @@ pub enum Scripts<'a> {
 /// Options of [`unpack`]: threads, filters, durability and scripts.
 #[derive(Default)]
 pub struct Options<'a> {
-    /// Packages at a time; 0 for as many as there are cores.
+    /// Packages at a time; 0 for as many as there are cores. Fewer if the process may not open enough files.
     pub threads: usize,
     /// Takes the clocks of the stages `verify`, `decompress`, `write` and `bookkeeping`.
     pub ledger: Option<&'a Ledger>,

@@ -572,3 +572,164 @@ fn modes_do_not_depend_on_the_mask() {
     };
     compare(prepare, &[deb]);
 }
+
+/// A removed package keeps the paths of its configuration files until it is purged. dpkg takes such a path out of its
+/// list, whatever the new package has there.
+#[test]
+fn files_of_a_removed_package_are_taken_over_by_dpkg() {
+    let directory = tempfile::tempdir().unwrap();
+    let build = |tree: Tree| tree.build(&tempfile::tempdir_in(directory.path()).unwrap().keep(), "gzip");
+    let old = build(
+        Tree::new("old", "1", "").file("etc/default/tool", "a=b\n").file("DEBIAN/conffiles", "/etc/default/tool\n"),
+    );
+    let removed = |root: &Path| {
+        dpkg_unpack(root, std::slice::from_ref(&old), &[]).unwrap();
+        for action in [["--configure", "old"], ["--remove", "old"]] {
+            let dpkg = Command::new("dpkg").arg("--root").arg(root).args(["--log=/dev/null"]).args(action).output();
+            assert!(dpkg.unwrap().status.success(), "{action:?}");
+        }
+        assert!(root.join("etc/default/tool").exists());
+    };
+    let root = empty_root();
+    removed(root.path());
+    let conffile = Tree::new("new", "1", "").file("etc/default/tool", "a=b\n");
+    for tree in [
+        conffile.file("DEBIAN/conffiles", "/etc/default/tool\n"),
+        Tree::new("new", "1", "").file("etc/default/tool", "plain"),
+        Tree::new("new", "1", "Replaces: old\n").file("etc/default/tool", "plain"),
+        Tree::new("new", "1", "").link("etc/default/tool", "elsewhere"),
+    ] {
+        let reasons = refusals(root.path(), &[build(tree)]);
+        assert!(reasons.len() == 1 && reasons[0].contains("removed and not purged"), "{reasons:?}");
+    }
+    // Also where its directory is gone and the file is excluded.
+    let mut options = options();
+    options.filters.exclude("/etc/default/*");
+    fs::remove_dir_all(root.path().join("etc/default")).unwrap();
+    let plain = build(Tree::new("new", "1", "").file("etc/default/tool", "plain"));
+    let unpacked = our_unpack_with(root.path(), &[plain], options);
+    assert_eq!(unpacked.refused.len(), 1, "{unpacked:?}");
+    // Directories have many owners.
+    let beside = build(Tree::new("beside", "1", "").file("etc/default/beside", "b"));
+    compare(removed, &[beside]);
+}
+
+/// With a diversion two packages may have a conffile of one path. dpkg compares the new one with the hash of the other.
+#[test]
+fn a_diverted_conffile_with_another_owner_is_dpkgs() {
+    let directory = tempfile::tempdir().unwrap();
+    let build = |name: &str| {
+        let tree = Tree::new(name, "1", "").file("etc/conf", name).file("DEBIAN/conffiles", "/etc/conf\n");
+        tree.build(directory.path(), "gzip")
+    };
+    let root = empty_root();
+    our_unpack(root.path(), &[build("first")]);
+    write(root.path(), "var/lib/dpkg/diversions", "/etc/conf\n/etc/conf.first\nsecond\n");
+    let reasons = refusals(root.path(), &[build("second")]);
+    assert!(reasons.len() == 1 && reasons[0].contains("/etc/conf is another package's"), "{reasons:?}");
+}
+
+/// A file that keeps its mode says nothing about bits that it does not have.
+#[test]
+fn each_permission_bit_is_checked_not_only_the_first_file() {
+    const MODES: [u32; 6] = [0o644, 0o600, 0o664, 0o666, 0o775, 0o777];
+    let directory = tempfile::tempdir().unwrap();
+    let mut tree = Tree::new("a", "1", "");
+    // In every order, because that of the archive is the file system's.
+    for first in 0..MODES.len() {
+        for at in 0..MODES.len() {
+            let path = format!("usr/share/{first}/{at}");
+            tree = tree.file(&path, "x").mode(&path, MODES[(first + at) % MODES.len()]);
+        }
+    }
+    let deb = tree.build(directory.path(), "none");
+    for taken_away in ["g::rx,o::rx", "g::-,o::-"] {
+        let prepare = |root: &Path| {
+            fs::create_dir_all(root.join("usr/share")).unwrap();
+            let mut setfacl = Command::new("setfacl");
+            setfacl.args(["-d", "-m", &format!("u::rwx,{taken_away}")]).arg(root.join("usr/share"));
+            assert!(setfacl.status().expect("setfacl does not run: apt-get install acl").success());
+        };
+        compare(prepare, std::slice::from_ref(&deb));
+        // Without a database, too.
+        let (dpkgs, ours) = (empty_root(), empty_root());
+        prepare(dpkgs.path());
+        prepare(ours.path());
+        dpkg_unpack(dpkgs.path(), std::slice::from_ref(&deb), &[]).unwrap();
+        put_files(&Root::open(ours.path()).unwrap(), &Archive::open(&deb).unwrap(), &Filters::new()).unwrap();
+        for (path, node) in nodes(dpkgs.path()).iter().filter(|(path, _)| path.starts_with("usr/share/")) {
+            assert_eq!(nodes(ours.path()).get(path), Some(node), "{path}");
+        }
+    }
+}
+
+/// An override has the path in the archive; one of the path to which a file is diverted says nothing about it.
+#[test]
+fn an_override_counts_before_the_diversion() {
+    let directory = tempfile::tempdir().unwrap();
+    let a = Tree::new("a", "1", "")
+        .file("usr/bin/named", "named")
+        .file("usr/bin/away", "away")
+        .run("ln usr/bin/named usr/bin/hard; mkfifo usr/bin/pipe")
+        .build(directory.path(), "gzip");
+    let prepare = |root: &Path| {
+        let diversion = |name: &str| format!("/usr/bin/{name}\n/usr/bin/{name}.real\n:\n");
+        let diversions: String = ["named", "away", "hard", "pipe"].map(diversion).concat();
+        write(root, "var/lib/dpkg/diversions", &diversions);
+        let overrides = "#1 #2 4711 /usr/bin/named\n#3 #4 640 /usr/bin/away.real\n#1 #2 4711 /usr/bin/hard\n\
+            #5 #6 600 /usr/bin/pipe\n";
+        write(root, "var/lib/dpkg/statoverride", overrides);
+    };
+    compare(prepare, &[a]);
+}
+
+/// Scripts of a package that is left to dpkg may divert files of those after it, or override their modes.
+#[test]
+fn what_comes_after_a_package_that_diverts_is_left_to_dpkg() {
+    let directory = tempfile::tempdir().unwrap();
+    let build = |tree: Tree| tree.build(&tempfile::tempdir_in(directory.path()).unwrap().keep(), "gzip");
+    let scripted = |name: &str, version: &str, script: &str, text: &str| {
+        let path = format!("DEBIAN/{script}");
+        build(Tree::new(name, version, "").file(&path, &format!("#!/bin/sh\n{text}\n")).mode(&path, 0o755))
+    };
+    let plain = |name: &str| build(Tree::new(name, "1", "").file(&format!("usr/bin/{name}"), name));
+    let installed = scripted("installed", "1", "postrm", "dpkg-divert --remove x");
+    let calm = scripted("calm", "1", "prerm", "# dpkg-divert x");
+    let root = empty_root();
+    our_unpack(root.path(), &[installed, calm]);
+    let handle = Root::open(root.path()).unwrap();
+    for (left, diverts) in [
+        (scripted("diverts", "1", "preinst", "dpkg-divert --add x"), true),
+        (scripted("overrides", "1", "preinst", "dpkg-statoverride --add x"), true),
+        // Upgrades, by a script of either version.
+        (scripted("calm", "2", "preinst", "exec /usr/bin/dpkg-divert --add x"), true),
+        (build(Tree::new("installed", "2", "")), true),
+        (build(Tree::new("calm", "2", "")), false),
+    ] {
+        let Examined { batch, refused } = examine(&handle, open(&[plain("before"), left, plain("after")])).unwrap();
+        let taken: Vec<&str> = batch.archives().map(Archive::name).collect();
+        let refused: Vec<bool> = refused.iter().map(|refused| refused.waits).collect();
+        if diverts {
+            assert_eq!((&taken[..], &refused[..]), (&["before"][..], &[false, true][..]));
+        } else {
+            assert_eq!((&taken[..], &refused[..]), (&["before", "after"][..], &[false][..]));
+        }
+    }
+}
+
+/// `info/python3.13.list` is the list of python3.13, and not a control file `13.list` of python3.
+#[test]
+fn control_files_with_a_dot_are_not_installed() {
+    let directory = tempfile::tempdir().unwrap();
+    let other = Tree::new("python3.13", "1", "").file("usr/bin/python3.13", "p").build(directory.path(), "gzip");
+    let dotted = Tree::new("python3", "1", "")
+        .file("usr/bin/python3", "p")
+        .file("DEBIAN/13.list", "/etc/shadow\n")
+        .file("DEBIAN/postinst", "#!/bin/sh\n")
+        .file("DEBIAN/postinst.orig", "#!/bin/sh\n")
+        .mode("DEBIAN/postinst", 0o755)
+        .build(directory.path(), "gzip");
+    for order in [[&other, &dotted], [&dotted, &other]] {
+        compare(nothing, &order.map(PathBuf::clone));
+    }
+}

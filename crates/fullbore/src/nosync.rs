@@ -116,9 +116,6 @@ fn end(outcome: &Outcome, arguments: &NosyncArgs) -> u8 {
             "not synced, as this user may not open it: {paths}; if the command has written there, run `sync`"
         ));
     }
-    for (path, error) in missed {
-        note(&format!("{}: not synced: {error}", path.display()));
-    }
     for path in &outcome.out_of_sight {
         note(&format!("{}: not synced: only a program that is still running sees it", path.display()));
     }
@@ -148,8 +145,11 @@ fn end(outcome: &Outcome, arguments: &NosyncArgs) -> u8 {
         say_error(&error);
         exit_code = error.exit_code();
     }
-    for (path, error) in &outcome.sync.failed {
-        let error = CommandError::new(ErrorKind::Disk, format_args!("{}: final sync: {error}", path.display()))
+    // A file system that failed may not even open: then nobody knows what is on its disk.
+    let missed = missed.iter().map(|(path, error)| format!("{}: not synced: {error}", path.display()));
+    let failed = outcome.sync.failed.iter().map(|(path, error)| format!("{}: final sync: {error}", path.display()));
+    for message in missed.chain(failed) {
+        let error = CommandError::new(ErrorKind::Disk, message)
             .context("data written there since the start may not be on disk");
         say_error(&error);
         exit_code = error.exit_code();
@@ -209,4 +209,39 @@ fn path(cost: &FlushCost) -> String {
 
 fn note(line: &str) {
     say(&format!("nosync: {line}"));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use nosync::SyncReport;
+
+    fn exit_code_after(ended: Ended, missed: io::ErrorKind) -> u8 {
+        let command = vec!["true".into()];
+        let arguments = NosyncArgs { report: false, force: false, no_final_sync: false, command };
+        let outcome = Outcome {
+            ended,
+            survivors: Vec::new(),
+            sync: SyncReport { missed: vec![(PathBuf::from("/mnt"), missed.into())], ..SyncReport::default() },
+            sync_time: Duration::ZERO,
+            out_of_sight: Vec::new(),
+            unmounted: Vec::new(),
+            tally: None,
+            answered: false,
+            costs: Vec::new(),
+        };
+        end(&outcome, &arguments)
+    }
+
+    #[test]
+    fn a_file_system_that_cannot_be_opened_at_the_end_fails_the_run() {
+        for kind in [io::ErrorKind::Other, io::ErrorKind::TimedOut, io::ErrorKind::NotConnected] {
+            assert_eq!(exit_code_after(Ended::Status(0), kind), ErrorKind::Disk.exit_code(), "{kind}");
+            assert_eq!(exit_code_after(Ended::Status(3), kind), 3, "{kind}");
+        }
+        // Then the user cannot have written much there either.
+        assert_eq!(exit_code_after(Ended::Status(0), io::ErrorKind::PermissionDenied), 0);
+    }
 }

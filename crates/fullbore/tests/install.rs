@@ -13,6 +13,7 @@ mod harness {
 }
 
 use std::fs;
+use std::io::Write as _;
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -642,4 +643,99 @@ fn a_package_that_was_changed_in_the_cache_gets_nowhere() {
     assert_eq!(output.status.code(), Some(4), "{said}");
     assert!(said.contains("the index says"), "{said}");
     assert_eq!(fs::read_to_string(root.join("usr/share/needed/x")).unwrap(), "1\n");
+}
+
+/// A preinst that diverts a file of a package after it. apt gives both to one dpkg.
+#[test]
+fn a_diversion_counts_for_all_packages_after_it() {
+    let archive = Archive::new();
+    for name in ["after", "behind"] {
+        archive.add(
+            name,
+            "1",
+            "",
+            &format!("mkdir -p usr/bin usr/share/{name}; echo {name} | tee usr/bin/{name} >usr/share/{name}/own"),
+        );
+    }
+    let divert = "for name in after behind; do \
+        dpkg-divert --package a-diverter --no-rename --divert /usr/bin/$name.real --add /usr/bin/$name; done";
+    archive.add(
+        "a-diverter",
+        "1",
+        "",
+        &format!(
+            "printf '#!/bin/sh\\n%s\\n' '{divert}' >DEBIAN/preinst; mkdir -p usr/bin
+             for name in after behind; do echo diverter >usr/bin/$name; done"
+        ),
+    );
+    archive.add("before", "1", "", "mkdir -p usr/bin; echo before >usr/bin/before");
+    let server = archive.serve();
+    let pair = Pair::new(&server, "true");
+    let output = pair.install(&[], &["a-diverter", "after", "before", "behind"]);
+    pair.assert_same();
+    assert_eq!(fs::read_to_string(pair.ours().join("usr/bin/after.real")).unwrap(), "after\n");
+    assert_eq!(fs::read_to_string(pair.ours().join("usr/bin/after")).unwrap(), "diverter\n");
+    // Only the one that diverts is dpkg's.
+    let summary = summary(&output);
+    assert_eq!(summary["packages"]["unpacked"], 3, "{summary}");
+}
+
+/// apt and dpkg do not mind an old description in Latin 1.
+#[test]
+fn a_status_file_that_is_not_utf_8_is_dpkgs() {
+    let archive = Archive::new();
+    archive.add("needed", "1", "", "mkdir -p usr/share/needed; echo 1 >usr/share/needed/x");
+    let server = archive.serve();
+    let latin = r"sed -i '0,/^Description: /s//&caf\xe9 /' /var/lib/dpkg/status; grep -aq caf /var/lib/dpkg/status";
+    let pair = Pair::new(&server, latin);
+    let summary = summary(&pair.install(&[], &["needed"]));
+    let by_dpkg = summary["packages"]["by_dpkg"][0].as_str().unwrap();
+    assert_eq!(by_dpkg, "needed_1_amd64.deb: /var/lib/dpkg/status: not UTF-8");
+    pair.both(r"LC_ALL=C sed -i 's/caf\xe9 //' /var/lib/dpkg/status");
+    pair.assert_same();
+}
+
+/// dpkg reads its configuration in the home directory of its user too.
+#[test]
+fn dpkgs_configuration_in_the_home_directory_counts() {
+    let archive = Archive::new();
+    archive.add(
+        "needed",
+        "1",
+        "",
+        "mkdir -p usr/share/needed/left-out; tee usr/share/needed/x >usr/share/needed/left-out/x",
+    );
+    archive.add("forced", "1", "", "mkdir -p usr/share/forced; echo 1 >usr/share/forced/x");
+    let server = archive.serve();
+    let pair = Pair::new(&server, "echo 'path-exclude /usr/share/needed/left-out/*' >/home/.dpkg.cfg");
+    let both = |name: &str, variables: &[(&str, &str)]| {
+        let mut ours = install(&pair.ours(), &["--json", name]);
+        let mut theirs = chroot(&pair.theirs(), &format!("apt-get --yes install {name}"));
+        well(theirs.envs(variables.to_vec()));
+        summary(&well(ours.envs(variables.to_vec())))
+    };
+    assert_eq!(both("needed", &[("HOME", "/home")])["packages"]["unpacked"], 1);
+    let told = both("forced", &[("HOME", "/home"), ("DPKG_FORCE", "overwrite")])["packages"]["by_dpkg"].to_string();
+    assert!(told.contains("DPKG_FORCE has force-overwrite"), "{told}");
+    pair.assert_same();
+    assert!(!pair.ours().join("usr/share/needed/left-out/x").exists());
+}
+
+/// As with dpkg, a preinst reads what the caller's pipe has.
+#[test]
+fn a_preinst_reads_the_callers_stdin() {
+    let archive = Archive::new();
+    let script =
+        r"printf '#!/bin/sh\nread -r answer || answer=none\necho $answer >/var/lib/answered\n' >DEBIAN/preinst";
+    archive.add("asks", "1", "", &format!("{script}; mkdir -p usr/share/asks; echo 1 >usr/share/asks/x"));
+    let server = archive.serve();
+    let pair = Pair::new(&server, "true");
+    for mut command in [install(&pair.ours(), &["asks"]), chroot(&pair.theirs(), "apt-get --yes install asks")] {
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        writer.write_all(b"forty-two\n").unwrap();
+        drop(writer);
+        well(command.stdin(reader));
+    }
+    pair.assert_same();
+    assert_eq!(fs::read_to_string(pair.ours().join("var/lib/answered")).unwrap(), "forty-two\n");
 }

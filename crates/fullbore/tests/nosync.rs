@@ -434,6 +434,24 @@ fn a_file_system_whose_server_hangs_is_told_and_not_waited_for() {
     assert!(said.contains(&server.below.display().to_string()) && said.contains("timed out"), "{said}");
 }
 
+/// A file system that the command mounts, and whose server then ends; as a disk that fails, it does not even open.
+const GONE: &str = r#"
+set -e
+program=$1 top=$2
+exec "$program" nosync --force -- sh -ec 'exec 9<>/dev/fuse
+mount -i -t fuse -o fd=9,rootmode=40000,user_id=0,group_id=0 gone "$0"; exec 9<&-' "$top"
+"#;
+
+#[test]
+fn a_file_system_that_no_longer_opens_fails_the_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = unshared(Path::new(""), GONE);
+    let output = command.arg(env!("CARGO_BIN_EXE_fullbore")).arg(dir.path()).output().unwrap();
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(7), "{said}");
+    assert!(said.contains(&format!("{}: not synced: ", dir.path().display())), "{said}");
+}
+
 /// A file system below a directory that is for root alone, and a user's run: `$2` is the mode of its own directory, `$3`
 /// where the run is.
 const CLOSED: &str = r#"
@@ -477,6 +495,24 @@ cd / && mount -t tmpfs tmpfs "$top" && cp "$program" "$top/fullbore"
 [ "$3" = 0 ] || touch "$top/above"
 "$top/fullbore" nosync -- true
 "#;
+
+/// A file system of which only a device node is mounted, which nothing drives.
+const NODE: &str = r#"
+set -e
+program=$1 top=$2
+mount -t tmpfs tmpfs "$top" && cd "$top"
+mkdir lower upper work disk && mount -t overlay -o lowerdir=lower,upperdir=upper,workdir=work none disk
+mknod disk/node c 120 0 && touch node && mount --bind disk/node node && umount disk
+exec "$program" nosync --force -- true
+"#;
+
+#[test]
+fn a_mounted_node_that_does_not_open_is_not_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = unshared(Path::new(""), NODE);
+    let output = command.arg(env!("CARGO_BIN_EXE_fullbore")).arg(dir.path()).output().unwrap();
+    assert_eq!((output.status.code(), stderr(&output)), (Some(0), String::new()));
+}
 
 #[test]
 fn a_file_system_to_which_no_path_leads_is_not_told() {

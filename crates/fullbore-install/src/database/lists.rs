@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{DIRECTORY, Database, DatabaseError, content};
+use super::{DIRECTORY, Database, DatabaseError, State, content};
 use crate::root::Root;
 
 /// Labels of the packages that list a path.
@@ -20,13 +20,14 @@ enum OwnerIds {
 }
 
 impl FileOwners {
-    /// Reads the lists of all packages with files in place. As in dpkg, a missing list is an empty one.
+    /// Reads the lists of all packages that have one. A removed package keeps the paths of its configuration files, and
+    /// purging it deletes them. As in dpkg, a missing list is an empty one.
     ///
     /// # Errors
     /// A list cannot be read, or its last line is incomplete.
     pub fn read(root: &Root, database: &Database) -> Result<FileOwners, DatabaseError> {
         let mut owners = FileOwners::default();
-        for record in database.records().filter(|record| record.is_present()) {
+        for record in database.records().filter(|record| record.state != State::NotInstalled) {
             let label = record.label();
             let path = format!("{DIRECTORY}/info/{label}.list");
             let list = root.read(&path)?.unwrap_or_default();

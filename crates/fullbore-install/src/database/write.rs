@@ -85,7 +85,7 @@ impl Database {
             list.push(b'\n');
         }
         create(info, &format!("{label}.list"), 0o644, &list)?;
-        for file in package.control.files.iter().filter(|file| file.name != "control") {
+        for file in package.control.files.iter().filter(|file| belongs_into_info(&file.name)) {
             let name = format!("{label}.{}", file.name);
             let written = create(info, &name, file.mode, &file.content)?;
             let (user, group) = ((&file.user.1[..], file.user.0), (&file.group.1[..], file.group.0));
@@ -178,6 +178,12 @@ impl Database {
         }
         Ok(())
     }
+}
+
+/// Whether dpkg installs this control file. It leaves out names with a dot: such a file could have the name of another
+/// package's, as `13.list` of `python3` has that of `list` of `python3.13`.
+fn belongs_into_info(name: &str) -> bool {
+    name != "control" && !name.contains('.')
 }
 
 /// A directory of the database, made if it is not there.

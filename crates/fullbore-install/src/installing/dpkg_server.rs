@@ -86,7 +86,12 @@ impl<'a> DpkgServer<'a> {
                 let left: Vec<PathBuf> = done.left.iter().map(|(file, _)| self.seen_inside(file)).collect();
                 let (output, status) = told(&done);
                 let told = DpkgOutput { output, status, status_descriptor: order.status_descriptor };
-                if left.is_empty() { Answer::Done(told) } else { Answer::Run(order.for_files(&left), told) }
+                let later: Vec<PathBuf> = done.later.iter().map(|file| self.seen_inside(file)).collect();
+                match (left.is_empty(), later.is_empty()) {
+                    (true, _) => Answer::Done(told),
+                    (false, true) => Answer::Run(order.for_files(&left), told),
+                    (false, false) => Answer::RunAndAsk(order.for_files(&left), order.for_files(&later), told),
+                }
             }
             Err(error) => {
                 self.failure = Some(error);

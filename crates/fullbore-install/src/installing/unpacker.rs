@@ -10,31 +10,16 @@ use fullbore_engine::durability::Durability;
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_engine::stage::Ledger;
 
+use super::dpkg_configuration::{DpkgConfiguration, DpkgEnvironment};
 use super::log::Log;
 use super::run_events::RunProgress;
 use super::{UnpackTimes, bytecode};
-use crate::database::{Directive, Lock, Stanza};
+use crate::database::{DatabaseError, Directive, Lock, Stanza};
 use crate::inside::RootCommands;
 use crate::resolve::Wanted;
 use crate::root::within;
 use crate::scripts;
-use crate::unpack::{self, Archive, Filters, Options, ReadAhead, Root, Script, UnpackError, UnpackedPackage};
-
-/// Lines of dpkg's configuration that do not matter for unpacking, or are supported here.
-const UNDERSTOOD: [&str; 9] = [
-    "no-debsig",
-    "log",
-    "path-exclude",
-    "path-include",
-    "force-unsafe-io",
-    "force-confold",
-    "force-confnew",
-    "force-confdef",
-    "force-confmiss",
-];
-
-/// Maximum size of a configuration file of dpkg. A guess: thousands of excluded paths.
-const CONFIGURATION_BYTES_MAX: usize = 1 << 20;
+use crate::unpack::{self, Archive, Options, ReadAhead, Root, Script, UnpackError, UnpackedPackage};
 
 /// dpkg's database, below the root.
 const DATABASE: &str = "var/lib/dpkg";
@@ -53,6 +38,7 @@ pub struct Unpacker<'a> {
     inside: &'a RootCommands<'a>,
     log: &'a Log,
     dpkg_version: String,
+    dpkg_environment: DpkgEnvironment,
     expected: HashMap<String, (u64, Sha256)>,
     ahead: Option<Arc<ReadAhead>>,
     run_progress: Arc<RunProgress>,
@@ -65,6 +51,9 @@ pub struct UnpackOutcome {
     pub packages: Vec<UnpackedPackage>,
     /// Files for dpkg in the requested order, with the reasons.
     pub left: Vec<(PathBuf, String)>,
+    /// Files to unpack once dpkg has unpacked those in `left`, in the requested order: a script of the last of these
+    /// may change where files go.
+    pub later: Vec<PathBuf>,
     /// Number of regular files.
     pub files: u64,
     /// Bytes of regular files.
@@ -87,8 +76,9 @@ impl<'a> Unpacker<'a> {
         wanted: &[Wanted],
         run_progress: Arc<RunProgress>,
     ) -> Unpacker<'a> {
-        let (dpkg_version, expected) = (String::new(), HashMap::new());
-        let mut unpacker = Unpacker { inside, log, dpkg_version, expected, ahead: None, run_progress };
+        let (dpkg_version, dpkg_environment) = (String::new(), DpkgEnvironment::default());
+        let (expected, ahead) = (HashMap::new(), None);
+        let mut unpacker = Unpacker { inside, log, dpkg_version, dpkg_environment, expected, ahead, run_progress };
         unpacker.expect(wanted);
         unpacker
     }
@@ -105,9 +95,18 @@ impl<'a> Unpacker<'a> {
         }
     }
 
-    /// What dpkg's scripts are told of the dpkg that runs them, and where it logs what it configures.
+    /// What dpkg's scripts are told of the dpkg that runs them, what it takes from its environment, and where it logs
+    /// what it configures.
     pub fn ask_dpkg(&mut self) {
-        let log = self.log_of_dpkg().and_then(|path| within(self.inside.root(), Path::new(&path)).ok());
+        // apt, and so dpkg, has the environment of other commands in the root.
+        let mut command = self.inside.command("sh");
+        command.args(["-c", r#"printf '%s\n' "$HOME" "$DPKG_FORCE""#]);
+        if let Ok(text) = self.log.read(&mut command, "sh") {
+            let mut lines = text.lines().map(str::to_owned);
+            let mut line = || lines.next().unwrap_or_default();
+            self.dpkg_environment = DpkgEnvironment { home: line(), force: line() };
+        }
+        let log = self.configuration().log.and_then(|path| within(self.inside.root(), Path::new(&path)).ok());
         self.run_progress.count_in(log);
         let mut command = self.inside.command("dpkg-query");
         command.args(["--show", "--showformat=${Version}", "dpkg"]);
@@ -121,17 +120,14 @@ impl<'a> Unpacker<'a> {
     /// undone.
     pub fn unpack(&self, files: &[PathBuf], scripts: Scripts) -> Result<UnpackOutcome, CommandError> {
         let mut done = UnpackOutcome::default();
-        let (filters, is_understood) = self.filters();
-        if !is_understood {
-            let reason = "dpkg's configuration has options that only dpkg has";
-            files.iter().try_for_each(|file| self.verify(file))?;
-            done.left = files.iter().map(|file| (file.clone(), reason.to_owned())).collect();
-            return Ok(done);
+        let configuration = self.configuration();
+        if let Some(reason) = configuration.fault {
+            return self.all_left(done, files, &reason);
         }
         let root = Root::open(self.inside.root()).map_err(|error| CommandError::new(ErrorKind::Disk, error))?;
         let _lock = Lock::database(&root).map_err(|error| CommandError::new(ErrorKind::Locked, error))?;
         let mut archives = Vec::new();
-        for file in files {
+        for (at, file) in files.iter().enumerate() {
             match Archive::open(file) {
                 Ok(archive) => {
                     let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -148,11 +144,25 @@ impl<'a> Unpacker<'a> {
                 Err(error) => {
                     self.verify(file)?;
                     done.left.push((file.clone(), error.to_string()));
+                    if scripts == Scripts::Before {
+                        // Its scripts are unknown.
+                        done.later = files[at + 1..].to_vec();
+                        break;
+                    }
                 }
             }
         }
-        let examined = unpack::examine(&root, archives).map_err(|error| CommandError::new(ErrorKind::Disk, error))?;
+        let examined = match unpack::examine(&root, archives) {
+            Ok(examined) => examined,
+            // dpkg reads more than is read here, or has a better error message.
+            Err(error @ DatabaseError::Content { .. }) => return self.all_left(done, files, &error.to_string()),
+            Err(error) => return Err(CommandError::new(ErrorKind::Disk, error)),
+        };
         for refused in examined.refused {
+            if refused.waits && scripts == Scripts::Before {
+                done.later.push(refused.archive.path().to_owned());
+                continue;
+            }
             self.verify(refused.archive.path())?;
             done.left.push((refused.archive.path().to_owned(), refused.refusal.reason));
         }
@@ -172,7 +182,7 @@ impl<'a> Unpacker<'a> {
         };
         let ledger = Ledger::new();
         let options = Options {
-            filters,
+            filters: configuration.filters,
             // The run syncs once at its end.
             durability: Durability::None,
             scripts: match scripts {
@@ -197,6 +207,10 @@ impl<'a> Unpacker<'a> {
                 done.packages = unpacked.packages;
                 (done.files, done.bytes, done.said) = (unpacked.files, unpacked.plain_bytes, said);
             }
+            // A preinst may have changed it. Nothing was unpacked yet.
+            Err(UnpackError::Database(error @ DatabaseError::Content { .. })) => {
+                return self.all_left(done, files, &error.to_string());
+            }
             Err(error) => return Err(failure(&error)),
         }
         cleared.map_err(|error| CommandError::disk(self.inside.root(), &error))?;
@@ -214,7 +228,7 @@ impl<'a> Unpacker<'a> {
     pub fn put_files(&self, file: &Path) -> Result<(), CommandError> {
         let root = Root::open(self.inside.root()).map_err(|error| CommandError::new(ErrorKind::Disk, error))?;
         let archive = Archive::open(file).map_err(|error| CommandError::new(ErrorKind::Verification, error))?;
-        unpack::put_files(&root, &archive, &self.filters().0).map_err(|error| failure(&error))
+        unpack::put_files(&root, &archive, &self.configuration().filters).map_err(|error| failure(&error))
     }
 
     /// Runs the postponed preinst scripts.
@@ -237,7 +251,7 @@ impl<'a> Unpacker<'a> {
 
     /// Writes dpkg's log. A failure is ignored, as dpkg does.
     pub fn note_in_dpkgs_log(&self, done: &UnpackOutcome) {
-        let Some(path) = self.log_of_dpkg().filter(|_| !done.packages.is_empty()) else { return };
+        let Some(path) = self.configuration().log.filter(|_| !done.packages.is_empty()) else { return };
         let mut date = self.inside.command("date");
         let Ok(now) = self.log.read(date.arg("+%Y-%m-%d %H:%M:%S"), "date") else { return };
         let now = now.trim();
@@ -295,18 +309,6 @@ impl<'a> Unpacker<'a> {
         directives.into_iter().filter(|directive| !directive.interest).map(|directive| directive.trigger).collect()
     }
 
-    /// dpkg's log file, if configured.
-    fn log_of_dpkg(&self) -> Option<String> {
-        let mut found = None;
-        for file in self.configuration() {
-            let text = self.text(&file);
-            for line in text.lines().filter_map(|line| line.trim().strip_prefix("log")) {
-                found = Some(line.trim_start_matches(['=', ' ', '\t']).to_owned());
-            }
-        }
-        found
-    }
-
     /// Checks a file that is left to dpkg against the index, because its scripts run with all privileges.
     fn verify(&self, file: &Path) -> Result<(), CommandError> {
         let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -314,9 +316,30 @@ impl<'a> Unpacker<'a> {
         unpack::verify(file, *bytes, *sha256).map_err(|error| failure(&error.into()))
     }
 
+    /// Leaves all files to dpkg.
+    fn all_left(
+        &self,
+        mut done: UnpackOutcome,
+        files: &[PathBuf],
+        reason: &str,
+    ) -> Result<UnpackOutcome, CommandError> {
+        files.iter().try_for_each(|file| self.verify(file))?;
+        done.left = files.iter().map(|file| (file.clone(), reason.to_owned())).collect();
+        done.later.clear();
+        Ok(done)
+    }
+
     fn sorted(&self, mut done: UnpackOutcome, files: &[PathBuf]) -> UnpackOutcome {
         let place = |file: &Path| files.iter().position(|other| other == file);
+        // dpkg gets no file before one that comes before it.
+        if let Some(first) = done.later.iter().map(|file| place(file)).min() {
+            let (later, left) = done.left.into_iter().partition(|(file, _)| place(file) > first);
+            let later: Vec<(PathBuf, String)> = later;
+            done.later.extend(later.into_iter().map(|(file, _)| file));
+            done.left = left;
+        }
         done.left.sort_by_key(|(file, _)| place(file));
+        done.later.sort_by_key(|file| place(file));
         done
     }
 
@@ -333,31 +356,11 @@ impl<'a> Unpacker<'a> {
         Ok(log.all())
     }
 
-    /// dpkg's configuration files, in the order in which it reads them.
-    fn configuration(&self) -> Vec<String> {
-        let names = Root::open(self.inside.root()).and_then(|root| root.names("etc/dpkg/dpkg.cfg.d"));
-        let names = names.unwrap_or_default().into_iter().filter_map(|name| String::from_utf8(name).ok());
-        let mut files: Vec<String> =
-            names.filter(|name| is_part(name)).map(|name| format!("etc/dpkg/dpkg.cfg.d/{name}")).collect();
-        files.sort();
-        // dpkg reads the directory first (dpkg(1), FILES).
-        files.push("etc/dpkg/dpkg.cfg".to_owned());
-        files
-    }
-
-    /// dpkg's `path-exclude` and `path-include`, and whether its configuration has nothing else for unpacking.
-    fn filters(&self) -> (Filters, bool) {
-        let (mut filters, mut is_all) = (Filters::new(), true);
-        for file in self.configuration() {
-            let text = self.text(&file);
-            if text.len() > CONFIGURATION_BYTES_MAX {
-                is_all = false;
-                continue;
-            }
-            is_all &= text.lines().all(is_understood);
-            filters.read_configuration(&text);
+    fn configuration(&self) -> DpkgConfiguration {
+        match Root::open(self.inside.root()) {
+            Ok(root) => DpkgConfiguration::read(&root, &self.dpkg_environment),
+            Err(error) => DpkgConfiguration { fault: Some(error.to_string()), ..DpkgConfiguration::default() },
         }
-        (filters, is_all)
     }
 }
 
@@ -365,17 +368,6 @@ impl<'a> Unpacker<'a> {
 fn label_of(stanza: &Stanza) -> String {
     let field = |name: &str| stanza.get(name).unwrap_or_default();
     format!("{}:{}", field("Package"), field("Architecture"))
-}
-
-/// Names of configuration files that dpkg reads: letters, digits, `_` and `-`.
-fn is_part(name: &str) -> bool {
-    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-')
-}
-
-fn is_understood(line: &str) -> bool {
-    let line = line.trim().trim_start_matches("--");
-    let name = line.split(['=', ' ', '\t']).next().unwrap_or_default();
-    line.is_empty() || line.starts_with('#') || UNDERSTOOD.contains(&name)
 }
 
 fn failure(error: &UnpackError) -> CommandError {
@@ -387,21 +379,4 @@ fn failure(error: &UnpackError) -> CommandError {
         _ => ErrorKind::Disk,
     };
     CommandError::from_error(kind, error)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn configuration_that_only_dpkg_has_is_noticed() {
-        for line in
-            ["# x", "", "no-debsig", "log /var/log/dpkg.log", "path-exclude=/usr/share/doc/*", "--force-confold"]
-        {
-            assert!(is_understood(line), "{line}");
-        }
-        for line in ["pre-invoke=true", "force-overwrite", "admindir=/x"] {
-            assert!(!is_understood(line), "{line}");
-        }
-    }
 }

@@ -189,6 +189,8 @@ impl Disks {
                 // No path leads to it: another file system is mounted over a directory above it, or that is removed.
                 Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied && is_closed(&mount.path) => {}
+                // Such as a socket of this machine in a container: no file can be written through it.
+                Err(error) if is_special_file(&mount.path, &error) => {}
                 Err(error) => self.missed.push((mount.device.clone(), mount.path.clone(), error)),
             }
         }
@@ -308,6 +310,13 @@ fn open(mount: &Mount) -> io::Result<Option<File>> {
 /// there are no setuid programs under the filter. Programs of root may become a user who can.
 fn is_closed(path: &Path) -> bool {
     !rustix::process::geteuid().is_root() && rustix::fs::access(path, Access::EXEC_OK) == Err(Errno::ACCESS)
+}
+
+/// Whether a mount does not open because its root is a socket or a device, as of a bind mount of one.
+fn is_special_file(path: &Path, error: &io::Error) -> bool {
+    // Only after this error: to look at a file of a server that hangs would hang, too.
+    error.raw_os_error() == Some(Errno::NXIO.raw_os_error())
+        && path.symlink_metadata().is_ok_and(|status| !status.is_dir() && !status.is_file())
 }
 
 /// Opens a copy of the mount if permitted, so that the command can unmount the original and the data is still synced.

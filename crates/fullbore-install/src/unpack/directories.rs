@@ -12,11 +12,35 @@ use rustix::io::Errno;
 use super::claims::{Claims, Identity};
 use crate::root::Root;
 
-/// Maximum number of open directories of all workers: half of the usual 1024 descriptors of a process.
+/// Maximum number of open directories of all workers. A process may usually have 1024 descriptors.
 const OPEN_MAX: usize = 512;
 
 /// Minimum number of open directories of a worker. A path is seldom deeper.
 const OPEN_MIN: usize = 8;
+
+/// Other descriptors of a worker: the package, the new file, and directories that were just opened or are still in use.
+const OTHERS: usize = 6;
+
+/// Number of workers, at most `wanted`, that the limit of descriptors allows.
+pub(super) fn workers(wanted: usize) -> usize {
+    workers_within(wanted, descriptors_max())
+}
+
+fn workers_within(wanted: usize, descriptors_max: usize) -> usize {
+    wanted.min(descriptors_max / (OPEN_MIN + OTHERS)).max(1)
+}
+
+/// Maximum number of open directories for one of `workers` workers.
+fn directories_within(workers: usize, descriptors_max: usize) -> usize {
+    let allowed = (descriptors_max / workers.max(1)).saturating_sub(OTHERS);
+    allowed.min(OPEN_MAX / workers.max(1)).max(OPEN_MIN)
+}
+
+/// Maximum number of descriptors of all workers. A quarter of all is for the rest of the process, such as connections.
+fn descriptors_max() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX) / 4 * 3)
+}
 
 /// An open directory in the root.
 #[derive(Debug)]
@@ -29,8 +53,19 @@ pub(super) struct Directory {
     pub hands_on_group: bool,
     /// Whether it was created in this round and so contains only claimed names.
     pub fresh: bool,
-    /// Whether new files get the requested mode, which a default ACL may change; unknown before the first file.
-    pub honest: Cell<Option<bool>>,
+    /// Which permission bits new files keep.
+    pub kept_bits: Cell<KeptBits>,
+}
+
+/// Permission bits that new files in a directory keep. The umask and a default ACL of the directory take bits away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum KeptBits {
+    /// No file was checked yet.
+    Unknown,
+    /// Files kept these bits. Others may be taken away.
+    Known(u32),
+    /// A file got another mode than requested. The mode of every file is set.
+    Unreliable,
 }
 
 impl AsFd for Directory {
@@ -54,7 +89,7 @@ impl<'a> Directories<'a> {
     /// For one of `workers` workers.
     pub fn new(root: &'a Root, claims: &'a Claims, workers: usize) -> Directories<'a> {
         let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        let most = (OPEN_MAX / workers.max(1)).max(OPEN_MIN);
+        let most = directories_within(workers, descriptors_max());
         Directories { root, claims, open: HashMap::new(), last: None, most, own }
     }
 
@@ -96,7 +131,7 @@ impl<'a> Directories<'a> {
             own: self.own,
             hands_on_group: status.st_mode & 0o2000 != 0,
             fresh: self.claims.is_fresh(identity),
-            honest: Cell::new(None),
+            kept_bits: Cell::new(KeptBits::Unknown),
         });
         if self.open.len() >= self.most {
             // The few needed directories are soon open again.
@@ -119,4 +154,22 @@ pub(super) fn split(path: &[u8]) -> (&[u8], &[u8]) {
 /// Temporary name of a file: `NAME.dpkg-new`.
 pub(super) fn new_name(name: &[u8]) -> Vec<u8> {
     [name, b".dpkg-new"].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_of_any_number_stay_below_the_limit_of_descriptors() {
+        for limit in [192, 768, 49_152] {
+            for wanted in [1, 2, 8, 64, 90, 128, 500] {
+                let workers = workers_within(wanted, limit);
+                let open = workers * (directories_within(workers, limit) + OTHERS);
+                assert!(open <= limit && workers >= wanted.min(limit / 16), "{limit} {wanted}: {open}");
+            }
+        }
+        // Of 1024 descriptors.
+        assert_eq!((workers_within(90, 768), workers_within(4, 768), workers_within(4, 8)), (54, 4, 1));
+    }
 }

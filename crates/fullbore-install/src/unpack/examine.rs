@@ -4,10 +4,16 @@ use std::collections::{HashMap, HashSet};
 
 use super::{Archive, Batch, PlannedPackage, Refusal, Root};
 use crate::database::relation::{Relation, Relations};
-use crate::database::{Database, DatabaseError, Directive, Record, Stanza, State};
+use crate::database::{DIRECTORY, Database, DatabaseError, Directive, Record, Stanza, State};
 
 /// Maximum length of the name of a control file in dpkg, in bytes.
 const CONTROL_NAME_BYTES_MAX: usize = 50;
+
+/// Programs that change where dpkg puts files of other packages, and with which owner and mode.
+const PLACE_PROGRAMS: [&str; 2] = ["dpkg-divert", "dpkg-statoverride"];
+
+/// Scripts of an installed version that dpkg runs when it unpacks another one.
+const OLD_SCRIPTS: [&str; 2] = ["prerm", "postrm"];
 
 /// Result of [`examine`]: packages to unpack, and packages left to dpkg.
 #[derive(Debug, Default)]
@@ -26,10 +32,16 @@ pub struct Refused {
     pub archive: Archive,
     /// Why fullbore does not unpack this package.
     pub refusal: Refusal,
+    /// Whether it only has to wait for a package before it, which dpkg unpacks. After that, it can be examined again.
+    pub waits: bool,
 }
 
 /// Checks which packages can be unpacked with exactly the result of dpkg, by their control files, the database of the
 /// root, and the packages before them. [`super::unpack`] finds refusals that depend on the files.
+///
+/// Packages after one that is left to dpkg are unpacked before it. For files of one name, dpkg compares the packages in
+/// either order. But if a script of the one may divert files, the packages after it wait: dpkg would not compare them
+/// with the owner of the diversion, and would overwrite their files.
 ///
 /// Dependencies are not checked: the caller is responsible for the order, including `Pre-Depends`.
 ///
@@ -43,7 +55,14 @@ pub fn examine(root: &Root, archives: Vec<Archive>) -> Result<Examined, Database
     }
     let mut examined = Examined::default();
     let mut names = HashSet::new();
+    let mut awaited: Option<String> = None;
     for archive in archives {
+        if let Some(awaited) = &awaited {
+            let reason = format!("it comes after {awaited}, whose scripts may divert files or override modes");
+            let refusal = Refusal { package: archive.name().to_owned(), reason };
+            examined.refused.push(Refused { archive, refusal, waits: true });
+            continue;
+        }
         let planned = plan(&database, &present, &names, archive);
         match planned {
             Ok(planned) => {
@@ -51,10 +70,40 @@ pub fn examine(root: &Root, archives: Vec<Archive>) -> Result<Examined, Database
                 present.add(&planned.stanza);
                 examined.batch.packages.push(planned);
             }
-            Err(refused) => examined.refused.push(*refused),
+            Err(refused) => {
+                if may_change_places(root, &database, &refused.archive)? {
+                    awaited = Some(refused.archive.name().to_owned());
+                }
+                examined.refused.push(*refused);
+            }
         }
     }
     Ok(examined)
+}
+
+/// Whether a script that dpkg runs when it unpacks this package may divert files or override owners and modes.
+fn may_change_places(root: &Root, database: &Database, archive: &Archive) -> Result<bool, DatabaseError> {
+    if place_program(archive.control().content("preinst")).is_some() {
+        return Ok(true);
+    }
+    for record in database.named(archive.name()).filter(|record| record.is_present()) {
+        for script in OLD_SCRIPTS {
+            let text = root.read(&format!("{DIRECTORY}/info/{}.{script}", record.label()))?;
+            if place_program(&text.unwrap_or_default()).is_some() {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}
+
+/// The program of [`PLACE_PROGRAMS`] that a script calls. Many scripts contain an example of a diversion in a comment.
+fn place_program(script: &[u8]) -> Option<&'static str> {
+    let calls = |line: &[u8], program: &str| {
+        !line.trim_ascii_start().starts_with(b"#") && memchr::memmem::find(line, program.as_bytes()).is_some()
+    };
+    let lines = || script.split(|byte| *byte == b'\n');
+    PLACE_PROGRAMS.into_iter().find(|program| lines().any(|line| calls(line, program)))
 }
 
 fn plan(
@@ -71,7 +120,7 @@ fn plan(
         }
         Err(reason) => {
             let refusal = Refusal { package: archive.name().to_owned(), reason };
-            Err(Box::new(Refused { archive, refusal }))
+            Err(Box::new(Refused { archive, refusal, waits: false }))
         }
     }
 }
@@ -102,15 +151,8 @@ fn check(
         }
     }
     let directives = Directive::parse(control.content("triggers"))?;
-    let preinst = control.content("preinst");
-    for program in ["dpkg-divert", "dpkg-statoverride"] {
-        // Many scripts contain an example of a diversion in a comment.
-        let calls = |line: &[u8]| {
-            !line.trim_ascii_start().starts_with(b"#") && memchr::memmem::find(line, program.as_bytes()).is_some()
-        };
-        if preinst.split(|byte| *byte == b'\n').any(calls) {
-            return Err(format!("its preinst calls {program}"));
-        }
+    if let Some(program) = place_program(control.content("preinst")) {
+        return Err(format!("its preinst calls {program}"));
     }
     present.check(&stanza)?;
     Ok((stanza, conffiles, directives))

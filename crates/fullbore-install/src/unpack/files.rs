@@ -12,7 +12,7 @@ use md5::{Digest as _, Md5};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, Uid};
 use rustix::io::Errno;
 
-use super::directories::Directory;
+use super::directories::{Directory, KeptBits};
 use crate::database::Permissions;
 use crate::root::set_mode;
 
@@ -74,21 +74,28 @@ pub(super) fn write<R: BufRead>(
         let (uid, gid) = owner(wanted);
         rustix::fs::fchown(&file, uid, gid)?;
     }
-    if !(plain && is_honest(parent, &file, wanted.mode)?) {
+    if !(plain && keeps_mode(parent, &file, wanted.mode)?) {
         rustix::fs::fchmod(&file, Mode::from_raw_mode(wanted.mode))?;
     }
     rustix::fs::futimens(&file, &times(entry.mtime_s))?;
     Ok(md5.map(|md5| md5.finalize().into()))
 }
 
-/// Whether files in this directory get the requested mode; checks the first file.
-fn is_honest(parent: &Directory, file: &impl std::os::fd::AsFd, mode: u32) -> Result<bool, Errno> {
-    if let Some(known) = parent.honest.get() {
-        return Ok(known);
+/// Whether the kernel gave a new file in this directory the requested mode. The umask and a default ACL take the same
+/// bits away from every file, so a file with only bits that an earlier file kept is not checked.
+fn keeps_mode(parent: &Directory, file: &impl std::os::fd::AsFd, mode: u32) -> Result<bool, Errno> {
+    match parent.kept_bits.get() {
+        KeptBits::Unreliable => return Ok(false),
+        KeptBits::Known(kept) if mode & !kept == 0 => return Ok(true),
+        KeptBits::Unknown | KeptBits::Known(_) => {}
     }
-    let honest = rustix::fs::fstat(file)?.st_mode & 0o7777 == mode;
-    parent.honest.set(Some(honest));
-    Ok(honest)
+    let keeps = rustix::fs::fstat(file)?.st_mode & 0o7777 == mode;
+    parent.kept_bits.set(match (parent.kept_bits.get(), keeps) {
+        (_, false) => KeptBits::Unreliable,
+        (KeptBits::Known(kept), true) => KeptBits::Known(kept | mode),
+        (_, true) => KeptBits::Known(mode),
+    });
+    Ok(keeps)
 }
 
 /// Creates a directory with owner, mode and time; `EXIST` if the name exists.

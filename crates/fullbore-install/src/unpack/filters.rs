@@ -49,7 +49,7 @@ impl Filters {
     }
 
     /// Whether a path is excluded. Directories and symbolic links (`may_lead`) stay if an include may need them.
-    pub(super) fn skips(&self, path: &[u8], may_lead: bool) -> bool {
+    pub(crate) fn skips(&self, path: &[u8], may_lead: bool) -> bool {
         let last = self.0.iter().rev().find(|filter| matches(&filter.pattern, path));
         if last.is_none_or(|filter| filter.include) {
             return false;

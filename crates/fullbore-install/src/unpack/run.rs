@@ -8,6 +8,7 @@ use fullbore_engine::durability::Durability;
 use fullbore_engine::stage::Ledger;
 
 use super::clocks::Clocks;
+use super::directories::workers;
 use super::extract::ExtractedFiles;
 use super::round::{BatchContext, CreatedDirectories, Outcome, Round, UnpackFailure};
 use super::{
@@ -40,7 +41,7 @@ fn walk(
     let clocks = Clocks::new(options.ledger.unwrap_or(&off));
     let (mut database, mut owners) = read_database(root, &clocks)?;
     let count = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let threads = if options.threads == 0 { count } else { options.threads };
+    let threads = workers(if options.threads == 0 { count } else { options.threads });
     let context = BatchContext {
         root,
         packages: &batch.packages,

@@ -11,6 +11,7 @@ use super::super::directories::{Directory, split};
 use super::super::paths::{listed_path, show};
 use super::super::round::UnpackFailure;
 use super::{Extraction, PathState, UnpackedPath};
+use crate::database::State;
 
 impl Extraction<'_, '_> {
     /// Checks an entry in dpkg's order, and creates its file.
@@ -28,6 +29,7 @@ impl Extraction<'_, '_> {
         let place = diversions.place(&path, name);
         let diverted = (place != path).then(|| place.to_vec());
         let is_conffile = self.planned.is_conffile(&path);
+        let wanted = self.wanted(entry, &path);
         let mut placed = UnpackedPath { path, diverted, role: PathState::Listed, md5: None };
         if placed.path == b"/." {
             if entry.kind != Kind::Directory {
@@ -45,7 +47,10 @@ impl Extraction<'_, '_> {
             Ok(parent) => Some(parent),
             // Excluded with its directory.
             Err(Errno::NOENT | Errno::NOTDIR) if round.context.filters.skips(&placed.path, may_lead) => {
-                self.work.placed.push(placed);
+                // As in dpkg, also of an excluded path.
+                if self.may_have(&placed.path, entry.kind, None)? {
+                    self.work.placed.push(placed);
+                }
                 return Ok(());
             }
             // It will be created.
@@ -81,7 +86,7 @@ impl Extraction<'_, '_> {
                 return Err(self.no_directory(&place));
             }
             if let Some(parent) = parent.filter(|_| !round.is_dry_run) {
-                self.directory(entry, &parent, base, &place, on_disk.is_some())?;
+                self.directory(entry, wanted, &parent, base, &place, on_disk.is_some())?;
             }
             self.work.placed.push(placed);
             return Ok(());
@@ -108,7 +113,7 @@ impl Extraction<'_, '_> {
         // Recorded first, so that it is removed after a failure.
         self.work.placed.push(placed);
         let at = self.work.placed.len() - 1;
-        let md5 = self.make(entry, content, &parent, base, &place)?;
+        let md5 = self.make(entry, wanted, content, &parent, base, &place)?;
         self.work.placed[at].md5 = md5;
         Ok(())
     }
@@ -151,11 +156,19 @@ impl Extraction<'_, '_> {
     fn may_have(&mut self, path: &[u8], kind: Kind, on_disk: Option<FileType>) -> Result<bool, UnpackFailure> {
         let mut keeps = true;
         for label in self.round.owners.of(path) {
+            let owner = self.round.database.labelled(label);
+            let Some(owner) = owner else { continue };
+            // dpkg takes the path out of the old list, and compares a conffile with the hash that the old record has.
+            // Otherwise a purge of the old package would delete the new file.
+            if owner.state == State::ConfigFiles {
+                return Err(UnpackFailure::refused(format!(
+                    "{} belongs to {label}, which is removed and not purged",
+                    show(path)
+                )));
+            }
             if on_disk.is_none() && kind == Kind::Directory {
                 continue;
             }
-            let owner = self.round.database.labelled(label);
-            let Some(owner) = owner else { continue };
             if owner.name() == self.planned.archive.name() {
                 return Err(UnpackFailure::refused(format!(
                     "{} is shared with another architecture's package",
@@ -165,6 +178,8 @@ impl Extraction<'_, '_> {
             if let Some(diverted_for) = self.round.database.diversions.owner(path)
                 && (diverted_for == owner.name() || diverted_for == self.planned.archive.name())
             {
+                // Both keep the file, but dpkg compares the new conffile with the hash of the other.
+                keeps &= !self.planned.is_conffile(path);
                 continue;
             }
             if self.planned.replaces(owner) {

@@ -19,12 +19,12 @@ impl Extraction<'_, '_> {
     pub(super) fn directory(
         &mut self,
         entry: &Entry,
+        wanted: Permissions,
         parent: &Rc<Directory>,
         base: &[u8],
         place: &[u8],
         exists: bool,
     ) -> Result<(), UnpackFailure> {
-        let wanted = self.wanted(entry, place);
         let attributes = Attributes { permissions: wanted, mtime_s: entry.mtime_s };
         let make = || -> Result<bool, Errno> {
             if exists {
@@ -56,13 +56,13 @@ impl Extraction<'_, '_> {
     pub(super) fn make<R: io::BufRead>(
         &mut self,
         entry: &Entry,
+        wanted: Permissions,
         content: &mut Reader<R>,
         parent: &Directory,
         base: &[u8],
         place: &[u8],
     ) -> Result<Option<[u8; 16]>, UnpackFailure> {
         let new = new_name(base);
-        let wanted = self.wanted(entry, place);
         match entry.kind {
             Kind::File => {
                 let written = files::write(
@@ -120,9 +120,10 @@ impl Extraction<'_, '_> {
         self.regular.get(path).copied()
     }
 
-    fn wanted(&self, entry: &Entry, place: &[u8]) -> Permissions {
+    /// Owner and mode of an entry. As in dpkg, an override has the path in the archive, also of a diverted file.
+    pub(super) fn wanted(&self, entry: &Entry, path: &[u8]) -> Permissions {
         let database = self.round.database;
         let own = || database.accounts.permissions(entry.mode, (&entry.user, entry.uid), (&entry.group, entry.gid));
-        database.overrides.get(place).unwrap_or_else(own)
+        database.overrides.get(path).unwrap_or_else(own)
     }
 }
