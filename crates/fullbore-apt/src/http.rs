@@ -25,6 +25,7 @@
 mod answers;
 mod detect;
 mod in_order;
+mod mirror_releases;
 mod mirror_set;
 mod mirrors;
 mod plain;

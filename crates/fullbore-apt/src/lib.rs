@@ -26,7 +26,9 @@
 
 #![forbid(unsafe_code)]
 
+mod accepted_keys;
 pub mod acquire;
+mod dates;
 pub mod frames;
 pub mod http;
 pub mod lists;

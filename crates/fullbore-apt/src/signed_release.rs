@@ -123,17 +123,19 @@ pub fn remote_directory(suite: &str) -> String {
     }
 }
 
-/// When a Release expires, Unix seconds: its `Valid-Until`, within the source's `Valid-Until-Min` and `Valid-Until-Max`
-/// in seconds after its `Date` (sources.list(5)).
+/// When a Release expires, Unix seconds: its `Valid-Until`, but not before `Valid-Until-Min`, and never after
+/// `Valid-Until-Max`, in seconds after its `Date` (sources.list(5)). As in apt, the maximum has the last word, and 0
+/// seconds are no limit.
 pub fn valid_until(release: &Release, min_s: Option<u64>, max_s: Option<u64>) -> Option<i64> {
     let after = |limit_s: Option<u64>| {
+        let limit_s = limit_s.filter(|limit_s| *limit_s > 0);
         limit_s.zip(release.date).map(|(limit_s, date)| date.saturating_add(i64::try_from(limit_s).unwrap_or(i64::MAX)))
     };
-    let until = match (release.valid_until, after(max_s)) {
+    let told = release.valid_until.map(|told| after(min_s).map_or(told, |least| told.max(least)));
+    match (told, after(max_s)) {
         (Some(told), Some(most)) => Some(told.min(most)),
         (told, most) => told.or(most),
-    };
-    until.map(|until| after(min_s).map_or(until, |least| until.max(least)))
+    }
 }
 
 /// The answers of one host to the requests for a Release, or why there are none.

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::io::{PipeReader, PipeWriter, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -16,6 +16,7 @@ use fullbore_apt::acquire::{Incoming, IncomingError, Message, Outgoing, Request}
 use fullbore_apt::http::{self, Environment};
 use fullbore_engine::digest::Sha256;
 use fullbore_testkit::server::{Fault, FaultRule, Life, PathMatch, Server, TestCa, TlsSpec};
+use fullbore_testkit::signer::Signer;
 use fullbore_wire::conditional::{http_date, parse_http_date};
 use tempfile::TempDir;
 
@@ -114,10 +115,49 @@ fn put(root: &Path, path: &str, content: &[u8], modified_s: u64) {
     std::fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
 }
 
-/// As a signed message, by nobody.
-fn signed(text: &str) -> Vec<u8> {
-    let signature = "-----BEGIN PGP SIGNATURE-----\n\nAAAA\n-----END PGP SIGNATURE-----\n";
-    format!("-----BEGIN PGP SIGNED MESSAGE-----\nHash: SHA512\n\n{text}{signature}").into_bytes()
+fn signer() -> &'static Signer {
+    static SIGNER: OnceLock<Signer> = OnceLock::new();
+    SIGNER.get_or_init(|| Signer::new("Archive key").unwrap())
+}
+
+/// A Release with these fields, signed by the archive's key.
+fn signed(fields: &str) -> Vec<u8> {
+    signed_by(signer(), fields)
+}
+
+fn signed_by(signer: &Signer, fields: &str) -> Vec<u8> {
+    signer.clearsign(release(fields).as_bytes()).unwrap()
+}
+
+fn release(fields: &str) -> String {
+    let entry = format!(" {} 0 main/binary-all/Packages\n", Sha256::EMPTY.to_hex().as_str());
+    format!("{fields}SHA256:\n{entry}")
+}
+
+/// The suite `s` of the archive at this address, as APT's source.
+struct Source {
+    directory: TempDir,
+}
+
+impl Source {
+    fn of(uri: &str) -> Source {
+        let directory = tempfile::tempdir().unwrap();
+        let key = directory.path().join("key.gpg");
+        std::fs::write(&key, signer().public_key().unwrap()).unwrap();
+        let own = Source { directory };
+        own.set(&format!("URIs: {uri}\nSigned-By: {}\n", key.display()));
+        own
+    }
+
+    fn set(&self, fields: &str) {
+        let text = format!("Types: deb\nSuites: s\nComponents: main\n{fields}");
+        std::fs::write(self.path(), text).unwrap();
+    }
+
+    /// For `Dir::Etc::sourcelist`.
+    fn path(&self) -> String {
+        self.directory.path().join("a.sources").display().to_string()
+    }
 }
 
 fn now_s() -> u64 {
@@ -495,17 +535,22 @@ fn the_end_of_apt_leaves_what_can_be_resumed() {
 
 #[test]
 fn two_mirrors_and_the_newest_release() {
-    let hour = |hour: u32, more: &str| signed(&format!("Date: Sat, 10 Feb 2024 {hour:02}:00:00 UTC\n{more}\n"));
+    let hour = |hour: u32, more: &str| {
+        signed(&format!("Suite: s\nDate: Sat, 10 Feb 2024 {hour:02}:00:00 UTC\nX-Note: {more}\n"))
+    };
+    let (older, newest, newer) = (hour(1, "old"), hour(2, "new"), hour(3, "newer"));
     let (old_root, old) = server();
     let (new_root, new) = server();
-    put(old_root.path(), "d/dists/s/InRelease", &hour(1, "old"), now_s() - 7200);
-    put(new_root.path(), "e/dists/s/InRelease", &hour(2, "new"), now_s() - 3600);
+    put(old_root.path(), "d/dists/s/InRelease", &older, now_s() - 7200);
+    put(new_root.path(), "e/dists/s/InRelease", &newest, now_s() - 3600);
     let (index, other) = (content_of("index", 70_000), content_of("older", 70_000));
     put(new_root.path(), "e/dists/s/Packages.xz", &index, 1);
     put(old_root.path(), "d/dists/s/Packages.xz", &other, 1);
     let list = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(list.path(), format!("{}/d\n{}/e/\nnonsense\n", old.url(), new.url())).unwrap();
-    let mut apt = Apt::start(&[("Acquire::fullbore::Mirrors", &list.path().display().to_string())]);
+    let source = Source::of(&format!("{}/d", old.url()));
+    let list_path = list.path().display().to_string();
+    let mut apt = Apt::start(&[("Acquire::fullbore::Mirrors", &list_path), ("Dir::Etc::sourcelist", &source.path())]);
     let base = format!("{}/d/dists/s/", old.url());
     let partial = apt.at("lists/partial/InRelease");
     let release = |apt: &Apt| {
@@ -520,14 +565,14 @@ fn two_mirrors_and_the_newest_release() {
     let warning = apt.receive();
     assert!(warning.code == 104 && warning.get("Message").unwrap().contains("line 3"), "{warning:?}");
     assert_eq!(apt.answer(&format!("{base}InRelease")).1.code, 201);
-    assert_eq!(std::fs::read(&partial).unwrap(), hour(2, "new"));
+    assert_eq!(std::fs::read(&partial).unwrap(), newest);
     // Its index comes from the mirror that has it, though the origin has one of this name and length.
     let uri = format!("{base}Packages.xz");
     let request = known(apt.request(&uri, "p"), &index).with("Index-File", "true").with("Target-Base-URI", &base);
     assert_eq!(apt.ask(&request).code, 201);
     assert!(old.log().iter().all(|entry| !entry.path.ends_with("Packages.xz")), "{:?}", old.log());
     // APT has the newest, or a newer one: nothing is older.
-    for (content, has_news) in [(hour(1, "old"), true), (hour(2, "new"), false), (hour(3, "newer"), false)] {
+    for (content, has_news) in [(older, true), (newest, false), (newer, false)] {
         std::fs::write(apt.at("lists/InRelease"), &content).unwrap();
         let modified = now_s() as i64 - 10_000;
         let request = release(&apt).with("Last-Modified", http_date(modified).unwrap());
@@ -541,8 +586,14 @@ fn two_mirrors_and_the_newest_release() {
 fn in_release_of(servers: &[(TempDir, Server)]) -> Vec<u8> {
     let list = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(list.path(), servers.iter().map(|(_, server)| server.url() + "\n").collect::<String>()).unwrap();
-    let mut apt = Apt::start(&[("Acquire::fullbore::Mirrors", &list.path().display().to_string())]);
-    let uri = format!("{}/dists/s/InRelease", servers[0].1.url());
+    let source = Source::of(&servers[0].1.url());
+    in_release_with(&list.path().display().to_string(), &source, &servers[0].1)
+}
+
+/// The same with this list of mirrors and this source.
+fn in_release_with(list: &str, source: &Source, origin: &Server) -> Vec<u8> {
+    let mut apt = Apt::start(&[("Acquire::fullbore::Mirrors", list), ("Dir::Etc::sourcelist", &source.path())]);
+    let uri = format!("{}/dists/s/InRelease", origin.url());
     let request = apt.request(&uri, "InRelease").with("Index-File", "true");
     assert_eq!(apt.ask(&request).code, 201);
     let content = std::fs::read(apt.at("archives/partial/InRelease")).unwrap();
@@ -550,22 +601,55 @@ fn in_release_of(servers: &[(TempDir, Server)]) -> Vec<u8> {
     content
 }
 
+/// A mirror that could choose the Release could keep a suite from changing: APT takes one, and refuses it.
+#[test]
+fn a_mirror_replaces_the_origins_release_only_if_apt_would_accept_it() {
+    let stranger = Signer::new("Somebody else").unwrap();
+    let fields = |hour: u32, more: &str| format!("{more}Date: Sat, 10 Feb 2024 {hour:02}:00:00 UTC\n");
+    let of_s = "Origin: O\nSuite: s\nCodename: s\n";
+    let own = signed(&fields(1, of_s));
+    let text = "Types: deb\nSuites: s\nComponents: main\n";
+    for (what, newer, more, is_taken) in [
+        ("good", signed(&fields(2, of_s)), "", true),
+        ("of a stranger", signed_by(&stranger, &fields(2, of_s)), "", false),
+        ("unsigned", release(&fields(2, of_s)).into_bytes(), "", false),
+        ("of another suite", signed(&fields(2, "Origin: O\nSuite: t\nCodename: t\n")), "", false),
+        ("of another archive", signed(&fields(2, "Origin: P\nSuite: s\nCodename: s\n")), "", false),
+        ("expired", signed(&fields(2, &format!("{of_s}Valid-Until: Sun, 11 Feb 2024 00:00:00 UTC\n"))), "", false),
+        ("by a trusting source", signed(&fields(2, of_s)), "Trusted: yes\n", false),
+    ] {
+        let servers = [&own, &newer].map(|content| {
+            let (root, server) = server();
+            put(root.path(), "dists/s/InRelease", content, 1);
+            (root, server)
+        });
+        let list = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(list.path(), servers.iter().map(|(_, server)| server.url() + "\n").collect::<String>()).unwrap();
+        let source = Source::of(&servers[0].1.url());
+        let entry = std::fs::read_to_string(source.path()).unwrap();
+        source.set(&(entry.strip_prefix(text).unwrap().to_owned() + more));
+        let taken = in_release_with(&list.path().display().to_string(), &source, &servers[0].1);
+        assert_eq!((taken == newer, taken == own), (is_taken, !is_taken), "{what}");
+    }
+}
+
 #[test]
 fn a_mirror_that_says_nothing_does_not_hide_that_the_origin_is_old() {
-    let hour = |hour: u32| signed(&format!("Date: Sat, 10 Feb 2024 {hour:02}:00:00 UTC\n"));
-    let servers = [1, 2, 2].map(|at| {
+    let hour = |hour: u32| signed(&format!("Suite: s\nDate: Sat, 10 Feb 2024 {hour:02}:00:00 UTC\n"));
+    let (older, newer) = (hour(1), hour(2));
+    let servers = [&older, &newer, &newer].map(|content| {
         let (root, server) = server();
-        put(root.path(), "dists/s/InRelease", &hour(at), 1);
+        put(root.path(), "dists/s/InRelease", content, 1);
         (root, server)
     });
     servers[1].1.add_fault(FaultRule::always(PathMatch::Any, Fault::Hang));
-    assert_eq!(in_release_of(&servers), hour(2));
+    assert_eq!(in_release_of(&servers), newer);
 }
 
 #[test]
 fn two_mirrors_with_a_login_page_do_not_end_the_search() {
     let servers = [0, 1, 2].map(|_| server());
-    let content = signed("Date: Sat, 10 Feb 2024 01:00:00 UTC\n");
+    let content = signed("Suite: s\nDate: Sat, 10 Feb 2024 01:00:00 UTC\n");
     for (root, server) in &servers {
         put(root.path(), "dists/s/InRelease", &content, 1);
         server.change(|own| own.delay = Duration::from_millis(50));
@@ -608,6 +692,39 @@ fn credentials_go_where_they_belong() {
     let refused = apt.ask(&request);
     assert_eq!((refused.get("Message"), refused.get("FailReason")), (Some("401  Unauthorized"), Some("HttpError401")));
     apt.end();
+}
+
+/// As with apt's own method, also if a file names credentials for one of the addresses.
+#[test]
+fn each_address_is_asked_with_the_password_written_into_it() {
+    let (root, server) = server();
+    for path in ["ra/a", "rb/b"] {
+        put(root.path(), path, b"text", 1);
+    }
+    let auth = tempfile::NamedTempFile::new().unwrap();
+    let machine = |path: &str| format!("machine {}/{path} login file password f\n", server.url());
+    std::fs::write(auth.path(), machine("ra") + &machine("rb/b")).unwrap();
+    let list = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(list.path(), format!("{}/\n", server.url())).unwrap();
+    let (auth, list) = (auth.path().display().to_string(), list.path().display().to_string());
+    for mirrors in ["", &list] {
+        let mut apt = Apt::start(&[("Dir::Etc::netrc", &auth), ("Acquire::fullbore::Mirrors", mirrors)]);
+        server.take_log();
+        for (password, path) in [("AAA", "ra/a"), ("BBB", "rb/b"), ("AAA", "ra/a")] {
+            let uri = format!("{}/{path}", server.url().replace("http://", &format!("http://tok:{password}@")));
+            let request = known(apt.request(&uri, &path.replace('/', "-")), b"text");
+            let _ = std::fs::remove_file(apt.at("archives/partial").join(path.replace('/', "-")));
+            assert_eq!(apt.ask(&request).code, 201);
+        }
+        apt.end();
+        let sent = |entry: &fullbore_testkit::server::LogEntry| {
+            let field = entry.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("authorization"));
+            field.map(|(_, value)| value.clone())
+        };
+        let sent: Vec<_> = server.take_log().iter().map(sent).collect();
+        let (first, second) = ("Basic dG9rOkFBQQ==", "Basic dG9rOkJCQg==");
+        assert_eq!(sent, [first, second, first].map(|value| Some(value.to_owned())), "{mirrors}");
+    }
 }
 
 #[test]

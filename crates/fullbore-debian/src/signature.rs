@@ -9,6 +9,7 @@ mod error;
 mod files;
 mod gpgv;
 mod gpgv_status;
+mod keyring;
 mod policy;
 mod process;
 mod sqv;
@@ -23,6 +24,7 @@ use cache::VerificationCache;
 pub use error::SignatureError;
 pub use files::sweep;
 pub use gpgv_status::Signer;
+pub use keyring::check_keyring;
 pub use policy::{PolicyVariables, set_policy_variables};
 
 /// Maximum size of an `InRelease` or `Release`, in bytes: apt's `Acquire::MaxReleaseFileSize`. Debian's has 150 KB.

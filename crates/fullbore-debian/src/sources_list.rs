@@ -132,8 +132,8 @@ pub struct ArchiveSource {
     pub trusted: Option<bool>,
     /// Option `By-Hash`: whether indexes are requested by hash.
     pub by_hash: ByHash,
-    /// `Check-Valid-Until: no` accepts an expired `Release`.
-    pub check_valid_until: bool,
+    /// `Check-Valid-Until`: `no` accepts an expired `Release`. It overrides apt's configuration.
+    pub check_valid_until: Option<bool>,
     /// `Check-Date`: whether dates are checked against the clock. `no` disables `Check-Valid-Until` as well.
     pub check_date: Option<bool>,
     /// `Date-Max-Future`: how far the `Date` may be ahead of the clock, in seconds.
@@ -168,7 +168,7 @@ impl ArchiveSource {
             signed_by: None,
             trusted: None,
             by_hash: ByHash::Announced,
-            check_valid_until: true,
+            check_valid_until: None,
             check_date: None,
             date_max_future_s: None,
             valid_until_max_s: None,
@@ -225,7 +225,7 @@ impl ArchiveSource {
             "by-hash" => {
                 self.by_hash = if boolean(line, "By-Hash", value)? { ByHash::Announced } else { ByHash::No };
             }
-            "check-valid-until" => self.check_valid_until = boolean(line, "Check-Valid-Until", value)?,
+            "check-valid-until" => self.check_valid_until = Some(boolean(line, "Check-Valid-Until", value)?),
             "check-date" => self.check_date = Some(boolean(line, "Check-Date", value)?),
             "date-max-future" => self.date_max_future_s = seconds("Date-Max-Future")?,
             "valid-until-max" => self.valid_until_max_s = seconds("Valid-Until-Max")?,
@@ -357,8 +357,8 @@ fn from_line(content: &str, line: u64, architecture: &str) -> Result<ArchiveSour
     if let Some(options) = rest.strip_prefix('[') {
         let (options, behind) =
             options.split_once(']').ok_or_else(|| invalid(line, "options", options, "have no closing bracket"))?;
-        for option in options.split_ascii_whitespace() {
-            set_short_option(&mut source, option)?;
+        for option in quoted_words(options) {
+            set_short_option(&mut source, &option)?;
         }
         rest = behind;
     }
@@ -377,6 +377,11 @@ fn set_short_option(source: &mut ArchiveSource, option: &str) -> Result<(), Sour
     let Some((name, value)) = option.split_once('=') else {
         return Err(invalid(source.line, "option", option, "is not name=value"));
     };
+    // apt refuses both. An empty list of architectures would fetch no index.
+    if name.is_empty() || value.is_empty() {
+        let missing = if name.is_empty() { "has no name" } else { "has no value" };
+        return Err(invalid(source.line, "option", option, missing));
+    }
     let (name, suffix) = match (name.strip_suffix('+'), name.strip_suffix('-')) {
         (Some(name), _) => (name, "-add"),
         (_, Some(name)) => (name, "-remove"),
@@ -536,7 +541,7 @@ mod tests {
         assert_eq!(source.architectures.resolve(&[]), ["amd64", "arm64"]);
         assert_eq!(source.languages.resolve(&[]), ["en", "de"]);
         assert_eq!((source.trusted, source.by_hash), (Some(true), ByHash::Force));
-        assert_eq!((source.check_valid_until, source.valid_until_max_s), (false, Some(3600)));
+        assert_eq!((source.check_valid_until, source.valid_until_max_s), (Some(false), Some(3600)));
         assert_eq!((source.targets.resolve(&[]), source.pdiffs), (vec!["Packages".to_owned()], Some(false)));
         assert_eq!(
             (source.switches, source.ignored),
@@ -616,6 +621,18 @@ mod tests {
         ] {
             assert!(parse_one_line(text, "amd64").is_err(), "{text}");
         }
+    }
+
+    /// As `apt-get` says of each: `[option] no value`, `[option] no key`.
+    #[test]
+    fn an_option_without_a_name_or_a_value_is_refused() {
+        for options in ["arch=", "arch=\"\"", "arch+=", "trusted=yes lang=", "signed-by=", "unknown=", "=x", "a="] {
+            let error = parse_one_line(&format!("deb [{options}] http://x a main"), "amd64").expect_err(options);
+            assert!(error.to_string().contains("has no "), "{options}: {error}");
+        }
+        let quoted = &parse_one_line("deb [ arch=\"amd64\" ] http://x a main", "amd64").expect("valid")[0];
+        assert_eq!(quoted.architectures.resolve(&[]), ["amd64"]);
+        assert_eq!(parse_one_line("deb [] http://x a main", "amd64").expect("valid").len(), 1);
     }
 
     proptest! {

@@ -109,6 +109,8 @@ struct Entry {
     scheme: Scheme,
     /// The scheme was not written.
     is_bare: bool,
+    /// Written into a URL, which takes precedence over every file.
+    is_of_url: bool,
     host: Host,
     /// `None`: any port.
     port: Option<u16>,
@@ -182,7 +184,7 @@ impl AuthConf {
     }
 
     /// Adds credentials that were written into a URL: good for that scheme, host and port,
-    /// below that path.
+    /// below that path. As in apt, they take precedence over those of files.
     ///
     /// # Errors
     /// [`AuthError::TooManyEntries`] beyond the limit of entries.
@@ -190,6 +192,7 @@ impl AuthConf {
         self.add_entry(Some(Entry {
             scheme: url.scheme(),
             is_bare: false,
+            is_of_url: true,
             host: url.host().clone(),
             port: Some(url.port()),
             path: url.path().to_owned(),
@@ -198,8 +201,8 @@ impl AuthConf {
         }))
     }
 
-    /// The credentials for a URL: of the matching entries the one with the longest path,
-    /// then one that names the port, then the first. (apt takes the first match in file
+    /// The credentials for a URL: of the matching entries those of a URL before those of a file, then
+    /// the one with the longest path, then one that names the port, then the first. (apt takes the first match in file
     /// order; for the files its manual recommends the result is the same.)
     pub fn lookup(&self, url: &Url) -> Option<Credentials> {
         let mut best: Option<&Entry> = None;
@@ -257,12 +260,21 @@ impl Entry {
         };
         self.host == *url.host()
             && self.port.is_none_or(|port| port == url.port())
-            && url.path().starts_with(&self.path)
+            && self.is_prefix_of(url.path())
             && (self.path.len() <= 1 || !climbs())
     }
 
-    fn weight(&self) -> (usize, bool) {
-        (self.path.len(), self.port.is_some())
+    /// In a file, a path is any beginning. In a URL, it is a directory: `/debian` has no `/debian-security`.
+    fn is_prefix_of(&self, path: &str) -> bool {
+        if !self.is_of_url {
+            return path.starts_with(&self.path);
+        }
+        let rest = path.strip_prefix(self.path.trim_end_matches('/'));
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+
+    fn weight(&self) -> (bool, usize, bool) {
+        (self.is_of_url, self.path.len(), self.port.is_some())
     }
 }
 
@@ -278,7 +290,16 @@ fn parse_machine(token: &str) -> Option<Entry> {
         None => (rest, ""),
     };
     let (host, port) = parse_host_and_port(authority).ok()?;
-    Some(Entry { scheme, is_bare, host, port, path: path.to_owned(), login: String::new(), password: String::new() })
+    Some(Entry {
+        scheme,
+        is_bare,
+        is_of_url: false,
+        host,
+        port,
+        path: path.to_owned(),
+        login: String::new(),
+        password: String::new(),
+    })
 }
 
 /// Percent-decoding to UTF-8.
@@ -422,6 +443,27 @@ mod tests {
         assert_eq!(found(&conf, "http://h/debian/x").as_deref(), Some("u:p w"));
         for other in ["http://h/x", "http://h:81/debian/x", "https://h/debian/x", "http://o/debian/x"] {
             assert_eq!(found(&conf, other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn credentials_of_a_url_come_before_those_of_files() {
+        let with_url = |url: &str| {
+            let mut conf =
+                conf("machine http://h/ra login file password f machine http://h/ra/x login file password g");
+            let (url, credentials) = Url::parse_with_userinfo(url).unwrap();
+            conf.add_for_url(&url, &credentials.unwrap()).unwrap();
+            conf
+        };
+        for (url, target, expected) in [
+            ("http://u:p@h/", "http://h/ra/x/y", "u:p"),
+            ("http://u:p@h/ra", "http://h/ra/x/y", "u:p"),
+            ("http://u@h/ra/", "http://h/ra/x/y", "u:"),
+            ("http://u:p@h/rb", "http://h/ra/x/y", "file:g"),
+            ("http://u:p@h/r", "http://h/ra/y", "file:f"),
+            ("http://u:p@h:81/", "http://h/ra/y", "file:f"),
+        ] {
+            assert_eq!(found(&with_url(url), target).as_deref(), Some(expected), "{url} {target}");
         }
     }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use fullbore_testkit::archive::{Archive, ArchiveBuilder};
 use fullbore_testkit::server::{Fault, FaultRule, Life, PathMatch, Server, TestCa, TlsSpec};
 use harness::apt::{Apt, Ran, give_to_apt, passable, program};
-use harness::{need, need_verifier, remove_at_exit, signer};
+use harness::{need, need_verifier, remove_at_exit, signer, stranger};
 use tempfile::TempDir;
 
 /// An archive whose packages can be installed, in two states, that nobody changes.
@@ -382,6 +382,40 @@ fn a_release_of_the_future_is_refused_and_no_mirrors_wins() {
         client.update().well();
         let release = std::fs::read(far.state(0).root.join("dists/trixie/InRelease")).unwrap();
         assert!(client.fetched().values().any(|content| *content == release), "{:?}", client.fetched().keys());
+    }
+}
+
+/// With apt's own method, which asks the origin alone, the update goes well.
+#[test]
+fn a_mirror_with_a_release_by_a_stranger_freezes_nothing() {
+    let stranger = stranger();
+    for without_inrelease in [false, true] {
+        let directory = passable();
+        let builder = ArchiveBuilder::tiny(directory.path().join("archive")).signer(signer());
+        let own = builder.installable(true).odd_names(false).states(3).churn(0.5).build().unwrap();
+        let later = own.forge(2, "trixie").signed_by(&stranger);
+        later.set_release(&later.release().unwrap()).unwrap();
+        let [origin, mirror] = [0, 0].map(|state| Server::start(&own.state(state).root).unwrap());
+        if without_inrelease {
+            for server in [&origin, &mirror] {
+                server.add_fault(FaultRule::always(PathMatch::Suffix("/InRelease".into()), Fault::Status(404)));
+            }
+        }
+        let client = Client::ours(&[&origin, &mirror]);
+        client.update();
+        origin.switch_root(&own.state(1).root);
+        mirror.switch_root(&own.state(2).root);
+        let ran = client.update();
+        assert!(ran.code == Some(0) && !ran.text.contains("previous index"), "{}", ran.text);
+        let name = if without_inrelease { "Release" } else { "InRelease" };
+        let release = std::fs::read(own.state(1).root.join("dists/trixie").join(name)).unwrap();
+        assert!(client.fetched().values().any(|content| *content == release), "{:?}", client.fetched().keys());
+        // The same mirror with the right key is used.
+        let right = own.forge(2, "trixie");
+        right.set_release(&right.release().unwrap()).unwrap();
+        let ran = client.update();
+        let release = std::fs::read(own.state(2).root.join("dists/trixie").join(name)).unwrap();
+        assert!(client.fetched().values().any(|content| *content == release), "{}", ran.text);
     }
 }
 

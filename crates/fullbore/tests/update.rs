@@ -8,6 +8,8 @@ mod harness;
 mod dates;
 #[path = "update/hostile.rs"]
 mod hostile;
+#[path = "update/keys.rs"]
+mod keys;
 #[path = "update/sources.rs"]
 mod sources;
 
@@ -19,7 +21,7 @@ use fullbore_testkit::archive::{Archive, ArchiveBuilder};
 use fullbore_testkit::compression::Form;
 use fullbore_testkit::process::clean_command;
 use fullbore_testkit::server::{Fault, FaultRule, PathMatch, Server};
-use harness::{Ran, need, signer};
+use harness::{Ran, need, signer, stranger};
 use tempfile::TempDir;
 
 /// A lists directory with an APT configuration of its own: nothing of this machine's sources, lists, settings.

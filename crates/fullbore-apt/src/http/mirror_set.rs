@@ -190,6 +190,11 @@ impl MirrorSet {
         if hosts.is_empty() { (0..self.names.len() as HostId).collect() } else { hosts }
     }
 
+    /// The host from which the Release of a suite was taken: a detached signature must come from there.
+    pub fn signer_of(&self, suite: Option<&str>) -> Option<HostId> {
+        self.suite(suite)?.chosen
+    }
+
     /// Hosts that may have another file of this name.
     pub fn excluded(&self, wanted: &WantedFile) -> HostSet {
         let known = self.suite(wanted.suite.as_deref());

@@ -1,21 +1,27 @@
 //! `InRelease` from several mirrors: the newest of two is taken, and never an older one than apt has.
 //!
 //! Its hash is unknown, but it has a date. So two mirrors are asked, including the origin; a silent mirror, or one without
-//! the file, is replaced by the next. Indexes without by-hash names are then requested only from mirrors with the newest
+//! an acceptable file (`mirror_releases`), is replaced by the next. Indexes without by-hash names are then requested only from mirrors with the newest
 //! Release.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use fullbore_debian::date;
 use fullbore_debian::release::if_modified_since;
-use fullbore_debian::signature::text_of_inrelease;
+use fullbore_debian::signature::{SIGNATURE_BYTES_MAX, text_of_inrelease};
 use fullbore_wire::fetch::{Get, GetError, Got, HeadSeen, Watch};
 use fullbore_wire::hosts::{HostId, HostSet};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::answers::HostError;
+use super::mirror_releases::{Archive, ReleaseCheck};
+
+/// The host that apt named: the first of its mirror set.
+const ORIGIN: HostId = 0;
 
 /// Answers to compare: with two, a single stale mirror cannot hide a newer Release.
 const ANSWERS: usize = 2;
@@ -50,8 +56,8 @@ impl LocalRelease {
     }
 }
 
-/// Which answers are compared. They are not verified yet; this excludes pages of captive portals, and texts with a date in
-/// the future that apt would refuse.
+/// Which answers are compared. The origin's is not verified yet; this excludes pages of captive portals, and texts with a
+/// date in the future that apt would refuse.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Acceptance {
     /// Whether it is an `InRelease`: a signed message and nothing else.
@@ -154,6 +160,29 @@ impl Answers {
         self.host_errors.insert(host, host_error);
     }
 
+    /// Records that apt would not accept the answer of a mirror.
+    fn refuse(&mut self, host: HostId, why: String) {
+        tracing::debug!(host, why, "a mirror's Release is not used");
+        self.host_errors.insert(host, HostError::Other(why));
+    }
+
+    /// Leaves out mirrors with another archive's Release than the origin's, although its signature is valid.
+    fn leave_out_other_archives(&mut self) {
+        let content = |offer: &ReleaseAnswer| offer.content.as_ref().map(|(body, _)| body.clone());
+        let Some(origin) = self.offers.get(&ORIGIN).and_then(content) else { return };
+        let Some(archive) = Archive::named_in(&origin) else { return };
+        let is_other = |offer: &ReleaseAnswer| {
+            let body = offer.content.as_ref().map(|(body, _)| body).filter(|body| **body != origin);
+            body.and_then(|body| Archive::named_in(body)).is_some_and(|own| own != archive)
+        };
+        let others: Vec<HostId> =
+            self.offers.iter().filter(|(_, offer)| is_other(offer)).map(|(host, _)| *host).collect();
+        for host in others {
+            self.offers.remove(&host);
+            self.refuse(host, "the Release is of another archive than the origin's".to_owned());
+        }
+    }
+
     /// Whether this host has answered or failed.
     fn has(&self, host: HostId) -> bool {
         self.offers.contains_key(&host) || self.host_errors.contains_key(&host)
@@ -162,7 +191,8 @@ impl Answers {
     /// Whether an answer in flight is no newer than a compared one, by `Last-Modified`.
     fn is_no_newer(&self, seen: &HeadSeen) -> bool {
         let compared = self.offers.values().filter(|offer| offer.is_compared());
-        let newest = compared.filter_map(|offer| offer.modified).max();
+        // A mirror's time is its own claim; the date is not.
+        let newest = compared.filter_map(|offer| Some(if_modified_since(offer.date, offer.modified?))).max();
         newest.is_some_and(|newest| seen.is_no_newer_than(newest))
     }
 
@@ -174,6 +204,7 @@ impl Answers {
     /// The newest answer, and the mirrors that are as new. Among equal ones the lowest host number wins: the origin, if it is
     /// among them.
     fn decide(mut self, known: Option<&LocalRelease>) -> (Newest, Freshness) {
+        self.leave_out_other_archives();
         let newest = self.offers.values().map(|offer| offer.date).max().flatten();
         let mut freshness = Freshness::default();
         for (host, offer) in &self.offers {
@@ -197,6 +228,7 @@ impl Answers {
             Some((body, modified)) => Newest::Content { host: best, body, modified },
             None => Newest::Unchanged,
         };
+        freshness.chosen = Some(best);
         (newest, freshness)
     }
 }
@@ -210,6 +242,8 @@ pub(super) struct Freshness {
     pub stale: HostSet,
     /// Without an answer in time.
     pub slow: HostSet,
+    /// The host of the chosen Release, to which its detached signature belongs.
+    pub chosen: Option<HostId>,
 }
 
 impl Freshness {
@@ -229,23 +263,92 @@ impl Freshness {
     }
 }
 
+/// One host's answer, and why apt would not accept it.
+type JudgedAnswer = (HostId, Result<Got, GetError>, Option<String>);
+
+/// A request in flight.
+#[derive(Clone, Default)]
+struct Asked {
+    seen: HeadSeen,
+    /// Whether the answer is complete, and its signature perhaps still checked.
+    is_received: Arc<AtomicBool>,
+}
+
+impl Asked {
+    /// Whether the body is slow to follow the head.
+    fn lingers_now(&self) -> bool {
+        !self.is_received.load(Ordering::Relaxed) && self.seen.lingers_now()
+    }
+}
+
+/// What the answers of mirrors are judged by.
+struct Judge {
+    /// `None` if only the origin is asked.
+    check: Option<ReleaseCheck>,
+    is_inline: bool,
+    /// apt's own copy, which was verified when it was received.
+    known: Option<Vec<u8>>,
+    /// The origin's content, once it is received.
+    origin: OnceLock<Vec<u8>>,
+}
+
+impl Judge {
+    /// Asks a host, and checks its answer unless it is the origin's.
+    async fn ask(self: Arc<Judge>, watch: Watch, host: HostId, get: Get, asked: Asked) -> JudgedAnswer {
+        let signature_path = format!("{}.gpg", get.path);
+        let answer = watch.get(host, get).await;
+        asked.is_received.store(true, Ordering::Relaxed);
+        let Some(content) = answer.as_ref().ok().filter(|got| got.head.status == 200).map(|got| &got.body) else {
+            return (host, answer, None);
+        };
+        if host == ORIGIN {
+            let _ = self.origin.set(content.clone());
+            return (host, answer, None);
+        }
+        if [self.origin.get(), self.known.as_ref()].contains(&Some(content)) {
+            return (host, answer, None);
+        }
+        let mut signature = None;
+        if !self.is_inline {
+            let limit_bytes = SIGNATURE_BYTES_MAX as u64;
+            match watch.get(host, Get { path: signature_path, limit_bytes, ..Get::default() }).await {
+                Ok(got) if got.head.status == 200 => signature = Some(got.body),
+                _ => return (host, answer, Some("the Release has no signature there".to_owned())),
+            }
+        }
+        let content = content.clone();
+        let checking = tokio::task::spawn_blocking(move || {
+            let check = self.check.as_ref();
+            check.map(|check| check.refusal(&content, signature.as_deref()))
+        });
+        let lost = || Some("the verifying thread failed".to_owned());
+        let refusal = checking.await.ok().flatten().unwrap_or_else(lost);
+        (host, answer, refusal)
+    }
+}
+
 /// Asks the hosts in this order and takes the newest of two answers. A slow answer that is no newer by its head counts as
-/// one.
+/// one. Without a check only the origin is asked.
 pub(super) async fn newest(
     watch: &Watch,
     hosts: &[HostId],
     get: &Get,
     known: Option<&LocalRelease>,
     acceptance: Acceptance,
+    check: Option<ReleaseCheck>,
 ) -> (Newest, Freshness) {
+    let hosts = if check.is_some() { hosts } else { &[ORIGIN] };
+    let known_content = known.map(|known| known.content.clone());
+    let judge = Judge { check, is_inline: acceptance.is_inline, known: known_content, origin: OnceLock::new() };
+    let judge = Arc::new(judge);
     let mut waiting = hosts.iter().copied();
-    let mut asked: BTreeMap<HostId, HeadSeen> = BTreeMap::new();
+    let mut asked: BTreeMap<HostId, Asked> = BTreeMap::new();
     let mut asking = JoinSet::new();
-    let mut ask = |asking: &mut JoinSet<_>, asked: &mut BTreeMap<HostId, HeadSeen>| {
+    let mut ask = |asking: &mut JoinSet<_>, asked: &mut BTreeMap<HostId, Asked>| {
         if let Some(host) = waiting.next() {
-            let seen = asked.entry(host).or_default();
-            let (watch, get) = (watch.clone(), Get { head_seen: Some(seen.clone()), ..get.clone() });
-            asking.spawn(async move { (host, watch.get(host, get).await) });
+            let own = asked.entry(host).or_default();
+            let get = Get { head_seen: Some(own.seen.clone()), ..get.clone() };
+            asking.spawn(judge.clone().ask(watch.clone(), host, get, own.clone()));
         }
     };
     for _ in 0..ANSWERS {
@@ -255,9 +358,9 @@ pub(super) async fn newest(
     let mut until = Instant::now() + PATIENCE;
     let mut replacements = 0;
     loop {
-        let lingering = asked.iter().filter(|(host, seen)| !answers.has(**host) && seen.lingers_now());
+        let lingering = asked.iter().filter(|(host, own)| !answers.has(**host) && own.lingers_now());
         let lingering: Vec<HostId> = lingering.map(|(host, _)| *host).collect();
-        let no_newer = lingering.iter().filter(|host| answers.is_no_newer(&asked[host])).count();
+        let no_newer = lingering.iter().filter(|host| answers.is_no_newer(&asked[host].seen)).count();
         if answers.compared() + no_newer >= ANSWERS {
             break;
         }
@@ -268,9 +371,12 @@ pub(super) async fn newest(
         }
         tokio::select! {
             ended = asking.join_next() => match ended {
-                Some(Ok((host, answer))) => {
+                Some(Ok((host, answer, refusal))) => {
                     let before = answers.compared();
-                    answers.add(host, answer.map(Answer::from), known, acceptance);
+                    match refusal {
+                        Some(why) => answers.refuse(host, why),
+                        None => answers.add(host, answer.map(Answer::from), known, acceptance),
+                    }
                     if answers.compared() == before {
                         ask(&mut asking, &mut asked);
                     } else if before == 0 {

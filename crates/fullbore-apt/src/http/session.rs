@@ -52,9 +52,18 @@ enum Event {
     Lost(usize),
 }
 
-/// Key of a mirror set: one for each address that APT uses of a configured set, one for each other site.
+/// Key of a mirror set: its place, and the credentials of the requested address. Two repositories of one host may have a
+/// password each.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Key {
+struct Key {
+    place: Place,
+    /// Their hash, so that no password is kept here.
+    credentials: Option<Sha256>,
+}
+
+/// One for each address that APT uses of a configured set, one for each other site.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Place {
     Set(usize, usize),
     Site(String),
 }
@@ -211,19 +220,20 @@ impl Session {
     fn mirror_set(&mut self, wanted: &WantedFile) -> Result<(usize, String), String> {
         let url = &wanted.url;
         let mirror_path = self.settings.mirrors.find(url);
-        let (key, mirrors, path) = match mirror_path {
+        let (place, mirrors, path) = match mirror_path {
             Some(mirror_path) => {
                 let mirrors = self.settings.mirrors.origin_first(mirror_path.set, mirror_path.member);
-                (Key::Set(mirror_path.set, mirror_path.member), mirrors, mirror_path.path)
+                (Place::Set(mirror_path.set, mirror_path.member), mirrors, mirror_path.path)
             }
             None => {
                 let site = format!("{}://{}/", url.scheme().as_str(), url.host_and_port());
                 let base = Url::parse(&site).map_err(|error| error.to_string())?;
-                let user = wanted.credentials.as_ref().map_or("", |own| own.user());
                 let path = url.target().trim_start_matches('/').to_owned();
-                (Key::Site(format!("{user}@{site}")), vec![base], path)
+                (Place::Site(site), vec![base], path)
             }
         };
+        let credentials = wanted.credentials.as_ref().map(|own| Sha256::of(own.basic().header_value().as_bytes()));
+        let key = Key { place, credentials };
         if let Some(number) = self.keys.get(&key).filter(|number| !self.mirror_sets[**number].is_lost()) {
             return Ok((*number, path));
         }
@@ -283,7 +293,10 @@ impl Session {
     fn begin_unknown(&mut self, wanted: WantedFile, number: usize, path: String) {
         let mirror_set = &self.mirror_sets[number];
         let suite = wanted.suite.clone().filter(|_| wanted.is_index || wanted.is_signature());
-        let hosts = mirror_set.order(suite.as_deref());
+        let hosts = match mirror_set.signer_of(suite.as_deref()).filter(|_| wanted.is_signature()) {
+            Some(host) => vec![host],
+            None => mirror_set.order(suite.as_deref()),
+        };
         self.begin_plain(wanted, number, path, hosts, false);
     }
 
@@ -541,7 +554,13 @@ impl Task {
             known.as_ref().zip(self.wanted.last_modified).map(|(known, modified)| known.if_modified_since(modified));
         let get = self.get(limit_bytes, since);
         let acceptance = Acceptance { is_inline: self.wanted.is_inrelease(), latest: check.latest() };
-        let (newest, freshness) = releases::newest(&self.watch, &self.hosts, &get, known.as_ref(), acceptance).await;
+        let local = known.as_ref().map(|known| known.content.as_slice());
+        let check = self.settings.release_check(&self.wanted, local, SystemTime::now());
+        if check.is_none() {
+            tracing::debug!(uri = request.uri, "only the origin is asked: no key is known");
+        }
+        let (newest, freshness) =
+            releases::newest(&self.watch, &self.hosts, &get, known.as_ref(), acceptance, check).await;
         let messages = match newest {
             Newest::Content { host, body, modified } => {
                 tracing::debug!(uri = request.uri, from = self.names.get(usize::from(host)), "newest");

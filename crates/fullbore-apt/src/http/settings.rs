@@ -20,6 +20,7 @@ use fullbore_wire::resolve::{Family, Resolver};
 use fullbore_wire::tls::{Authorities, Identity, Overlook, Tls, TlsError, Trust};
 use fullbore_wire::url::{Scheme, Url};
 
+use super::mirror_releases::{ReleaseCheck, Sources};
 use super::mirrors::{LIST_BYTES_MAX, MirrorSets};
 use super::wanted::WantedFile;
 use super::words;
@@ -65,6 +66,8 @@ pub(super) struct Settings {
     environment: Environment,
     /// Sets of mirrors.
     pub mirrors: MirrorSets,
+    /// Which keys may sign a mirror's Release.
+    pub sources: Sources,
     auth: AuthConf,
     /// Each auth.conf by itself, for warnings.
     auth_files: Vec<(PathBuf, AuthConf)>,
@@ -104,6 +107,7 @@ impl Settings {
             method,
             auth_files: Vec::new(),
             mirrors: MirrorSets::default(),
+            sources: Sources::default(),
             auth: AuthConf::new(),
             rate_limit: None,
             warnings: Vec::new(),
@@ -114,6 +118,9 @@ impl Settings {
             MirrorSets::configured(&settings.configuration, |path| read_text(path, LIST_BYTES_MAX));
         settings.mirrors = mirrors;
         settings.warnings.extend(warnings);
+        if !settings.mirrors.is_empty() {
+            settings.sources = Sources::read(&settings.configuration);
+        }
         settings.read_auth();
         // APT runs one process for all hosts where this is set.
         let kilobytes = settings.find(None, Scheme::Http, "Dl-Limit").and_then(|text| text.parse::<u64>().ok());
@@ -231,10 +238,16 @@ impl Settings {
         Duration::from_secs(u64::try_from(self.number(url, "Timeout", TIMEOUT_S)).unwrap_or(0).max(1))
     }
 
+    /// The check of a mirror's Release for this request; see [`Sources::check`].
+    pub fn release_check(&self, wanted: &WantedFile, local: Option<&[u8]>, now: SystemTime) -> Option<ReleaseCheck> {
+        let now = unix_s(now).unwrap_or_default();
+        self.sources.check(wanted, &self.method, &self.configuration, local, now)
+    }
+
     /// The date check of a `Release`.
     pub fn date_check(&self, now: SystemTime) -> DateCheck {
         // With a clock before 1970 no date is in the future.
-        let now = now.duration_since(UNIX_EPOCH).ok().and_then(|since| i64::try_from(since.as_secs()).ok());
+        let now = unix_s(now);
         let checked = self.configuration.bool("Acquire::Check-Date", true) && now.is_some();
         let max_future_s = self.configuration.number("Acquire::Max-FutureTime", MAX_FUTURE_S);
         DateCheck::new(now.unwrap_or_default(), checked, max_future_s)
@@ -412,6 +425,10 @@ impl Settings {
         }
         Ok(proxies)
     }
+}
+
+fn unix_s(time: SystemTime) -> Option<i64> {
+    i64::try_from(time.duration_since(UNIX_EPOCH).ok()?.as_secs()).ok()
 }
 
 /// As in apt, a proxy is an address with its scheme: `user:word@host:1` may as well be one of the scheme `user`.

@@ -11,6 +11,8 @@ Dir::Etc::sourcelist "sources.list";
 Dir::Etc::sourceparts "sources.list.d";
 Dir::Etc::trusted "trusted.gpg";
 Dir::Etc::trustedparts "trusted.gpg.d";
+Dir::Etc::netrc "auth.conf";
+Dir::Etc::netrcparts "auth.conf.d";
 Acquire::IndexTargets::deb::Packages::MetaKey "$(COMPONENT)/binary-$(ARCHITECTURE)/Packages";
 Acquire::IndexTargets::deb::Packages::flatMetaKey "Packages";
 Acquire::IndexTargets::deb::Packages::Optional "0";

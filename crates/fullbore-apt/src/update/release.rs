@@ -5,28 +5,34 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use fullbore_debian::release::Release;
-use fullbore_debian::release_date::{DateCheck, HINT_FUTURE, MAX_FUTURE_S, Succession};
-use fullbore_debian::signature::{RELEASE_BYTES_MAX, Verifier};
+use fullbore_debian::release::{Release, if_modified_since};
+use fullbore_debian::release_date::{HINT_FUTURE, Succession};
+use fullbore_debian::signature::{RELEASE_BYTES_MAX, SignedText, Verifier};
+use fullbore_debian::sources_list::SignedBy;
 use fullbore_engine::files::Root;
 use fullbore_engine::run::Stop;
 use fullbore_engine::run::error::{CommandError, ErrorKind};
-use fullbore_wire::fetch::{GetError, HeadSeen};
+use fullbore_wire::fetch::{GetError, Got, HeadSeen};
 use fullbore_wire::hosts::HostId;
-use fullbore_wire::http1::ResponseHead;
 
 use super::repositories::Repository;
 use super::session::Session;
 use super::settings::UpdateSettings;
+use crate::accepted_keys::successor_keys;
+use crate::acquire::Configuration;
+use crate::dates::DateRules;
 use crate::lists::file_name;
 use crate::signed_release::check_suite;
 use crate::signed_release::{
     Answer, CachedRelease, HINT_ABSENT, HINT_REACH, NO_RELEASE, NamedAnswers, ReceivedRelease, Refusal, ReleaseRequest,
-    accept, all, no_verifier, receive, valid_until,
+    accept, all, no_verifier, receive,
 };
 
 /// Longest wait for a mirror after another one has answered.
 const GRACE: Duration = Duration::from_millis(500);
+
+/// Context of an error about a signature, if not the source but the local Release names the accepted keys.
+const SUCCESSOR: &str = "the local Release names the keys that may sign the next one, with Signed-By";
 
 /// The Release that a repository offers.
 pub struct OfferedRelease {
@@ -55,43 +61,65 @@ pub fn fetch(
     warn: &mut dyn FnMut(String),
 ) -> Result<Vec<Outcome>, CommandError> {
     let cached: Vec<Option<CachedRelease>> = repositories.iter().map(|own| local_copy(&session.root, own)).collect();
-    let checks: Vec<DateCheck> = repositories.iter().map(|own| date_check(settings, own, now)).collect();
+    let configuration = &settings.configuration;
+    let rules: Vec<DateRules> =
+        repositories.iter().map(|own| DateRules { configuration, options: &own.dates, now }).collect();
+    let keys: Vec<Option<SignedBy>> = repositories
+        .iter()
+        .zip(&cached)
+        .map(|(own, cached)| accepted_keys(own, cached.as_ref(), configuration, now))
+        .collect();
     // A local Release dated in the future may be replaced by an older one: no condition then.
     let conditions: Vec<Option<&CachedRelease>> =
-        cached.iter().zip(&checks).map(|(cached, check)| condition(cached.as_ref(), *check)).collect();
+        cached.iter().zip(&rules).map(|(cached, rules)| condition(cached.as_ref(), *rules)).collect();
     let patience = Duration::from_secs(settings.timeout_s());
     let requests = repositories.iter().zip(&conditions);
-    let requests = requests.map(|(own, cached)| ask(session, own, *cached, 0, patience)).collect();
+    let requests = requests.map(|(own, cached)| ask(session, own, *cached, hosts(session, own), patience)).collect();
     let answers = session.runtime.block_on(stop.or(all(requests)))?;
     // Not `partial/`: apt's own user may write there, and must not decide what the verifier reads.
     let scratch = session.root.path();
-    let verified: Vec<(Result<ReceivedRelease, Refusal>, usize)> = std::thread::scope(|scope| {
+    let verified: Vec<(Result<ReceivedRelease, Refusal>, Vec<HostId>)> = std::thread::scope(|scope| {
         let mut threads = Vec::new();
-        let asked_of = repositories.iter().zip(&conditions).zip(&checks);
-        for (((own, cached), check), (answers, asked)) in asked_of.zip(answers) {
-            let verifier = verifier(own, scratch);
-            threads.push((scope.spawn(move || newest(answers, *cached, verifier.as_ref(), *check)), asked));
+        let asked_of = keys.iter().zip(&conditions).zip(&rules);
+        for (((keys, cached), rules), answers) in asked_of.zip(answers) {
+            let verifier = verifier(keys.as_ref(), scratch);
+            let (answered, answers) = answers.into_iter().unzip();
+            threads.push((scope.spawn(move || newest(answers, *cached, verifier.as_ref(), *rules)), answered));
         }
         let lost = || Refusal::Unavailable("the verifying thread failed".to_owned(), "");
-        threads.into_iter().map(|(thread, asked)| (thread.join().unwrap_or_else(|_| Err(lost())), asked)).collect()
+        threads
+            .into_iter()
+            .map(|(thread, answered)| (thread.join().unwrap_or_else(|_| Err(lost())), answered))
+            .collect()
     });
     let mut outcomes = Vec::new();
     drop(conditions);
-    for (((own, cached), check), (mut received, mut asked)) in repositories.iter().zip(cached).zip(checks).zip(verified)
-    {
+    let all = repositories.iter().zip(cached).zip(rules).zip(keys);
+    for ((((own, cached), rules), keys), (mut received, mut answered)) in all.zip(verified) {
+        let have = cached.as_ref().and_then(CachedRelease::release).and_then(|release| release.date);
+        let goodness = |received: &Result<_, _>| goodness(settings, received, rules, have);
         // The local copy or the answer was altered: request again without a condition.
-        let mut again = cached.is_some();
-        // An unverifiable answer, such as a login page, does not count either.
-        while matches!(received, Err(Refusal::Verification(..))) && (again || asked < hosts(session, own).len()) {
-            let from = if again { 0 } else { asked };
-            let (answers, until) = session.runtime.block_on(stop.or(ask(session, own, None, from, patience)))?;
-            let other = newest(answers, None, verifier(own, scratch).as_ref(), check);
-            if again || other.is_ok() {
+        if cached.is_some() && matches!(received, Err(Refusal::Verification(..))) {
+            answered.clear();
+        }
+        // One answer ends the waiting. If it turns out to be no use, such as a login page, it must not have stood in the
+        // way of others: each mirror is asked until it has answered.
+        while goodness(&received) != Goodness::Usable {
+            let mut others = hosts(session, own);
+            others.retain(|host| !answered.contains(host));
+            if others.is_empty() {
+                break;
+            }
+            let is_again = answered.is_empty();
+            let answers = session.runtime.block_on(stop.or(ask(session, own, None, others, patience)))?;
+            let (more, answers): (Vec<HostId>, Vec<Answer>) = answers.into_iter().unzip();
+            let other = newest(answers, None, verifier(keys.as_ref(), scratch).as_ref(), rules);
+            if is_again || goodness(&other) > goodness(&received) {
                 received = other;
             }
-            (again, asked) = (false, until);
+            answered.extend(more);
         }
-        outcomes.push(judge(settings, session, own, cached, received, check, now, warn));
+        outcomes.push(judge(settings, session, own, cached, received, keys.as_ref(), rules, warn));
     }
     Ok(outcomes)
 }
@@ -100,18 +128,47 @@ fn hosts(session: &Session, own: &Repository) -> Vec<HostId> {
     (0..).take(session.sites[own.site].fetcher.hosts().len()).collect()
 }
 
-/// Asks mirrors in pairs, from number `from` on, until one answers; number 0 is the origin. While all answers are slow, the
-/// next pair is asked. After the first answer, mirrors that may have a newer one get [`GRACE`]: a silent mirror must not
-/// delay the run, an outdated one must not decide alone. Also returns the number of the first mirror that was not asked.
+/// What a repository's answers so far are good for, the best last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Goodness {
+    /// None can be used.
+    Nothing,
+    /// The best is verified, but will be refused: it has expired, or is older than the local Release.
+    Refused,
+    /// The best can be used; or no further answer would help.
+    Usable,
+}
+
+/// `have` is the date of the local Release.
+fn goodness(
+    settings: &UpdateSettings,
+    received: &Result<ReceivedRelease, Refusal>,
+    rules: DateRules<'_>,
+    have: Option<i64>,
+) -> Goodness {
+    let release = match received {
+        Ok(received) => &received.release,
+        Err(Refusal::Verification(..) | Refusal::Unavailable(..)) => return Goodness::Nothing,
+        Err(Refusal::Local(_) | Refusal::NoVerifier(_)) => return Goodness::Usable,
+    };
+    let check = rules.check_of(Some(release));
+    let is_expired = rules.valid_until(release).is_some_and(|until| until < rules.now) && !settings.ignore_valid_until;
+    let is_older = check.succession(release.date, have, true) == Succession::Older;
+    let is_refused = check.future(release.date).is_some() || is_expired || is_older;
+    if is_refused { Goodness::Refused } else { Goodness::Usable }
+}
+
+/// Asks these mirrors in pairs until one answers; number 0 is the origin. While all answers are slow, the next pair is
+/// asked. After the first answer, mirrors that may have a newer one get [`GRACE`]: a silent mirror must not delay the run, an
+/// outdated one must not decide alone. Returns the answers, each with its mirror.
 async fn ask(
     session: &Session,
     own: &Repository,
     cached: Option<&CachedRelease>,
-    from: usize,
+    hosts: Vec<HostId>,
     patience: Duration,
-) -> (Vec<Answer>, usize) {
+) -> Vec<(HostId, Answer)> {
     let fetcher = &session.sites[own.site].fetcher;
-    let hosts = hosts(session, own);
     let request = |host: HostId| {
         // The rest of the time is for the answer after a pause.
         let patience_when_busy = patience / 2;
@@ -125,26 +182,26 @@ async fn ask(
                 host: own.shown(),
                 reason: format!("no answer within {} s", patience.as_secs()),
             };
-            tokio::time::timeout(patience, receive(request)).await.unwrap_or_else(|_| Err(silent()))
+            (host, tokio::time::timeout(patience, receive(request)).await.unwrap_or_else(|_| Err(silent())))
         };
         (seen, Box::pin(answer))
     };
-    let mut asked_hosts = from;
+    let mut asked_hosts = 0;
     let mut asked = Vec::new();
-    let mut answers: Vec<Answer> = Vec::new();
-    let mut grace: Option<Instant> = None;
+    let mut answers: Vec<(HostId, Answer)> = Vec::new();
+    let mut grace: Option<(Instant, Option<i64>)> = None;
     loop {
-        let first = answers.iter().find_map(|answer| answer.as_ref().ok().and_then(release_head));
+        let first = answers.iter().find_map(|(_, answer)| answer.as_ref().ok().and_then(release_file));
         match first {
             Some(first) => {
-                let grace = *grace.get_or_insert_with(|| Instant::now() + GRACE);
-                let modified = first.last_modified.or(cached.map(|cached| cached.modified));
+                let (grace, modified) =
+                    *grace.get_or_insert_with(|| (Instant::now() + GRACE, modified_of(first, cached)));
                 let is_awaited = |seen: &HeadSeen| modified.is_none_or(|modified| !seen.is_no_newer_than(modified));
                 if Instant::now() >= grace || !asked.iter().any(|(seen, _)| is_awaited(seen)) {
-                    return (answers, asked_hosts);
+                    return answers;
                 }
             }
-            None if asked.is_empty() && asked_hosts >= hosts.len() => return (answers, asked_hosts),
+            None if asked.is_empty() && asked_hosts >= hosts.len() => return answers,
             None => {}
         }
         let lingers = asked.iter().all(|(seen, _): &(HeadSeen, _)| seen.lingers_now());
@@ -159,13 +216,24 @@ async fn ask(
     }
 }
 
-/// The head of the signed file, or of the answer "not modified".
-fn release_head(answers: &NamedAnswers) -> Option<&ResponseHead> {
-    answers.iter().map(|(_, got)| &got.head).find(|head| matches!(head.status, 200 | 304))
+/// The signed file, or the answer "not modified".
+fn release_file(answers: &NamedAnswers) -> Option<&Got> {
+    answers.iter().map(|(_, got)| got).find(|got| matches!(got.head.status, 200 | 304))
+}
+
+/// The time of a received file, to compare it with those that other mirrors tell. A mirror's time is its own claim, and may
+/// not be much later than the date in the file. `None` if that has no date: it is compared with nothing.
+fn modified_of(got: &Got, cached: Option<&CachedRelease>) -> Option<i64> {
+    let told = got.head.last_modified;
+    if got.head.status == 304 {
+        return told.or(cached.map(|cached| cached.modified));
+    }
+    let release = Release::parse(&SignedText::trusted(&got.body).ok()?).ok()?;
+    Some(if_modified_since(Some(release.date?), told?))
 }
 
 /// The first completed answer, removed from `asked`.
-async fn next_answer<F: Future<Output = Answer>>(asked: &mut Vec<(HeadSeen, Pin<Box<F>>)>) -> Answer {
+async fn next_answer<F: Future>(asked: &mut Vec<(HeadSeen, Pin<Box<F>>)>) -> F::Output {
     let (position, answer) = std::future::poll_fn(|context| {
         for (position, (_, answer)) in asked.iter_mut().enumerate() {
             if let Poll::Ready(answer) = answer.as_mut().poll(context) {
@@ -184,14 +252,15 @@ fn newest(
     answers: Vec<Answer>,
     cached: Option<&CachedRelease>,
     verifier: Option<&Verifier>,
-    check: DateCheck,
+    rules: DateRules<'_>,
 ) -> Result<ReceivedRelease, Refusal> {
+    let rank = |received: &ReceivedRelease| rules.check_of(Some(&received.release)).rank(received.release.date);
     let mut best: Option<Result<ReceivedRelease, Refusal>> = None;
     for answer in answers {
         let received = accept(answer, cached, verifier);
         let better = match (&best, &received) {
             (None, _) | (Some(Err(_)), Ok(_)) => true,
-            (Some(Ok(best)), Ok(received)) => check.rank(received.release.date) > check.rank(best.release.date),
+            (Some(Ok(best)), Ok(received)) => rank(received) > rank(best),
             (Some(_), Err(_)) => false,
         };
         if better {
@@ -201,9 +270,25 @@ fn newest(
     best.unwrap_or_else(|| Err(Refusal::Unavailable("it has no address".to_owned(), HINT_REACH)))
 }
 
-fn verifier(own: &Repository, scratch: &Path) -> Option<Verifier> {
-    let keys = own.keys.as_ref()?;
+fn verifier(keys: Option<&SignedBy>, scratch: &Path) -> Option<Verifier> {
+    let keys = keys?;
     Some(Verifier::new(scratch, keys.keys.clone()).with_fingerprints(keys.fingerprints.clone()))
+}
+
+/// The accepted keys: those of the source, or else those that the local Release names for its successor.
+fn accepted_keys(
+    own: &Repository,
+    cached: Option<&CachedRelease>,
+    configuration: &Configuration,
+    now: i64,
+) -> Option<SignedBy> {
+    let mut keys = own.keys.clone()?;
+    if own.obeys_release
+        && let Some(release) = cached.and_then(CachedRelease::release)
+    {
+        keys.fingerprints = successor_keys(&release, configuration, now);
+    }
+    Some(keys)
 }
 
 /// The local signed file.
@@ -217,18 +302,12 @@ fn local_copy(root: &Root, own: &Repository) -> Option<CachedRelease> {
 }
 
 /// The local copy as a condition for `InRelease`; none if it is dated in the future.
-fn condition(cached: Option<&CachedRelease>, check: DateCheck) -> Option<&CachedRelease> {
-    let is_future = |cached: &CachedRelease| check.future(cached.release().and_then(|release| release.date)).is_some();
+fn condition<'a>(cached: Option<&'a CachedRelease>, rules: DateRules<'_>) -> Option<&'a CachedRelease> {
+    let is_future = |cached: &CachedRelease| {
+        let release = cached.release();
+        rules.check_of(release.as_ref()).future(release.and_then(|release| release.date)).is_some()
+    };
     cached.filter(|cached| cached.name == "InRelease" && !is_future(cached))
-}
-
-/// The date check of a repository: by its source, else by apt's configuration.
-fn date_check(settings: &UpdateSettings, own: &Repository, now: i64) -> DateCheck {
-    let configuration = &settings.configuration;
-    let checked = own.check_date.unwrap_or_else(|| configuration.bool("Acquire::Check-Date", true));
-    let ahead = own.date_max_future_s.map(|seconds| i64::try_from(seconds).unwrap_or(i64::MAX));
-    let ahead = ahead.unwrap_or_else(|| configuration.number("Acquire::Max-FutureTime", MAX_FUTURE_S));
-    DateCheck::new(now, checked, ahead)
 }
 
 /// The local name of a file in the Release's directory.
@@ -243,8 +322,8 @@ fn judge(
     own: &Repository,
     cached: Option<CachedRelease>,
     received: Result<ReceivedRelease, Refusal>,
-    check: DateCheck,
-    now: i64,
+    keys: Option<&SignedBy>,
+    rules: DateRules<'_>,
     warn: &mut dyn FnMut(String),
 ) -> Outcome {
     let refused = |kind, why: String| CommandError::new(kind, format_args!("{}: {why}", own.shown()));
@@ -258,10 +337,13 @@ fn judge(
         Refusal::NoVerifier(why) => no_verifier(own.shown(), why).context("its indexes stay as they were"),
         Refusal::Verification(why, hint) => {
             let error = refused(ErrorKind::Verification, why).context("its indexes stay as they were");
+            let is_pinned = own.obeys_release && keys.is_some_and(|keys| !keys.fingerprints.is_empty());
+            let error = if is_pinned { error.context(SUCCESSOR) } else { error };
             hint.into_iter().fold(error, CommandError::hint)
         }
     })?;
     let ReceivedRelease { files, modified, release, text, .. } = received;
+    let check = rules.check_of(Some(&release));
     if let Some(future) = check.future(release.date) {
         return Err(refused(ErrorKind::Stale, future.to_string())
             .context("its indexes stay as they were")
@@ -293,7 +375,7 @@ fn judge(
         }
         check_identity(settings, own, before, &release)?;
     }
-    check_time(settings, own, &release, now, warn)?;
+    check_time(settings, own, &release, rules, warn)?;
     Ok(OfferedRelease { release, files, modified, unchanged, before })
 }
 
@@ -338,17 +420,10 @@ fn check_time(
     settings: &UpdateSettings,
     own: &Repository,
     release: &Release,
-    now: i64,
+    rules: DateRules<'_>,
     warn: &mut dyn FnMut(String),
 ) -> Result<(), CommandError> {
-    let configuration = &settings.configuration;
-    let number = |key: &str| u64::try_from(configuration.number(key, 0)).ok().filter(|seconds| *seconds > 0);
-    let check_date = own.check_date.unwrap_or_else(|| configuration.bool("Acquire::Check-Date", true));
-    let (least, most) = own.valid_until_s;
-    let least = least.or_else(|| number("Acquire::Min-ValidTime"));
-    let most = most.or_else(|| number("Acquire::Max-ValidTime"));
-    let checked = check_date && own.check_valid_until && configuration.bool("Acquire::Check-Valid-Until", true);
-    let until = valid_until(release, least, most).filter(|until| checked && *until < now);
+    let until = rules.valid_until(release).filter(|until| *until < rules.now);
     let Some(until) = until else { return Ok(()) };
     let day = jiff::Timestamp::from_second(until).map_or_else(|_| until.to_string(), |time| time.to_string());
     if settings.ignore_valid_until {

@@ -3,15 +3,19 @@
 //! A repository is one suite at one address, however many entries name it. Repositories at one address share its
 //! connections: they are one site.
 
+use fullbore_debian::keys::KeySource;
 use fullbore_debian::sources_list::{ArchiveSource, SignedBy};
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_wire::run::{NetworkSettings, mirror_address};
 use fullbore_wire::url::without_credentials;
 
 use super::settings::{UpdateSettings, keys_of};
+use crate::accepted_keys::uses_default_keyrings;
+use crate::dates::DateOptions;
 use crate::lists::file_name;
 use crate::lists::{Defaults, IndexTarget, SourceType, base_uri, targets};
 use crate::signed_release::remote_directory;
+use crate::system::files::usable_keyrings;
 use crate::system::sources;
 
 /// One suite at one address.
@@ -29,14 +33,12 @@ pub struct Repository {
     pub site: usize,
     /// Accepted keys; `None`: no signature needed.
     pub keys: Option<SignedBy>,
-    /// Whether an expired Release is refused.
-    pub check_valid_until: bool,
-    /// Whether a Release dated in the future is refused, if the source says so.
-    pub check_date: Option<bool>,
-    /// Seconds by which a Release may be dated ahead of the clock, if the source says so.
-    pub date_max_future_s: Option<u64>,
-    /// `Valid-Until-Min` and `Valid-Until-Max`, in seconds.
-    pub valid_until_s: (Option<u64>, Option<u64>),
+    /// Whether the local Release may name the accepted keys: nobody else does.
+    pub obeys_release: bool,
+    /// The source's options for dates.
+    pub dates: DateOptions,
+    /// Further options that are the same in all entries of the suite.
+    common: CommonOptions,
     /// Its index targets.
     pub targets: Vec<IndexTarget>,
 }
@@ -46,6 +48,26 @@ impl Repository {
     pub fn shown(&self) -> String {
         format!("{} {}", without_credentials(self.uri.trim_end_matches('/')), self.suite)
     }
+}
+
+/// Options for which apt refuses entries of one suite that differ: `Trusted`, `InRelease-Path`, and the three of
+/// [`ALLOWED`] or their defaults. They have no other effect here.
+type CommonOptions = (Option<bool>, bool, [bool; 3]);
+
+/// Options of a source that allow less than a valid signature, and their defaults in apt's configuration.
+const ALLOWED: [(&str, &str); 3] = [
+    ("allow-insecure", "Acquire::AllowInsecureRepositories"),
+    ("allow-weak", "Acquire::AllowWeakRepositories"),
+    ("allow-downgrade-to-insecure", "Acquire::AllowDowngradeToInsecureRepositories"),
+];
+
+fn common_options(settings: &UpdateSettings, source: &ArchiveSource) -> CommonOptions {
+    let allowed = ALLOWED.map(|(name, key)| {
+        let own = source.switches.iter().rev().find(|(own, _)| own.eq_ignore_ascii_case(name));
+        own.map_or_else(|| settings.configuration.bool(key, false), |(_, on)| *on)
+    });
+    let has_path = source.ignored.iter().any(|own| own.eq_ignore_ascii_case("inrelease-path"));
+    (source.trusted, has_path, allowed)
 }
 
 /// All repositories of the sources.
@@ -85,10 +107,12 @@ impl Repositories {
 /// Reads the entries of the sources.
 ///
 /// # Errors
-/// Entries with contradicting keys; no source that can be updated.
+/// Entries with contradicting options; no source that can be updated.
 pub fn repositories(settings: &UpdateSettings, defaults: &Defaults) -> Result<Repositories, CommandError> {
     let mut found = Repositories::default();
     let mut addresses: Vec<String> = Vec::new();
+    let needs_trusted = settings.keyrings.is_empty() && settings.sources.iter().any(uses_default_keyrings);
+    let (trusted, unusable) = if needs_trusted { usable_keyrings(&settings.trusted) } else { Default::default() };
     for source in &settings.sources {
         for uri in &source.uris {
             let mirrors = match mirrors(uri, &settings.mirrors, &settings.network) {
@@ -107,7 +131,7 @@ pub fn repositories(settings: &UpdateSettings, defaults: &Defaults) -> Result<Re
             });
             found.warnings.extend(without_effect(source, uri));
             for suite in &source.suite_names {
-                add(settings, defaults, &mut found.all, source, uri, suite, site)?;
+                add(settings, defaults, &trusted, &mut found.all, source, uri, suite, site)?;
             }
         }
     }
@@ -118,6 +142,7 @@ pub fn repositories(settings: &UpdateSettings, defaults: &Defaults) -> Result<Re
         return Err(CommandError::new(ErrorKind::Partial, found.warnings.join("; "))
             .hint("http:, https:, s3: and mirror+file: sources are updated here; use apt-get update for these"));
     }
+    found.warnings.extend(unusable);
     Ok(found)
 }
 
@@ -145,16 +170,20 @@ fn without_effect(source: &ArchiveSource, uri: &str) -> Option<String> {
         .then(|| format!("{source}: without effect here, unlike with apt-get update: {}", names.join(", ")))
 }
 
+#[allow(clippy::too_many_arguments)]
 fn add(
     settings: &UpdateSettings,
     defaults: &Defaults,
+    trusted: &[KeySource],
     all: &mut Vec<Repository>,
     source: &ArchiveSource,
     uri: &str,
     suite: &str,
     site: usize,
 ) -> Result<(), CommandError> {
-    let keys = keys_of(settings, source);
+    let keys = keys_of(settings, trusted, source);
+    let dates = DateOptions::of(source);
+    let common = common_options(settings, source);
     let prefix = file_name(&base_uri(uri, suite));
     let position = all.iter().position(|own| own.prefix == prefix);
     let repository = match position {
@@ -167,22 +196,27 @@ fn add(
                 prefix,
                 site,
                 keys: keys.clone(),
-                check_valid_until: source.check_valid_until,
-                check_date: source.check_date,
-                date_max_future_s: source.date_max_future_s,
-                valid_until_s: (source.valid_until_min_s, source.valid_until_max_s),
+                obeys_release: source.signed_by.is_none() && settings.keyrings.is_empty(),
+                dates: dates.clone(),
+                common,
                 targets: Vec::new(),
             });
             let last = all.len() - 1;
             &mut all[last]
         }
     };
-    if repository.keys != keys {
-        return Err(CommandError::usage(format_args!(
-            "{}: two entries have different Signed-By or Trusted",
-            repository.shown()
-        ))
-        .hint("give both the same value, as apt demands it"));
+    let conflict = match repository.dates.join(&dates) {
+        Err(option) => Some(option),
+        Ok(()) if repository.keys != keys => Some("Signed-By or Trusted"),
+        Ok(()) if repository.common != common => {
+            Some("Trusted, InRelease-Path, Allow-Insecure, Allow-Weak or Allow-Downgrade-To-Insecure")
+        }
+        Ok(()) => None,
+    };
+    if let Some(option) = conflict {
+        let shown = repository.shown();
+        return Err(CommandError::usage(format_args!("{shown}: two entries have different {option}"))
+            .hint("give both the same value, as apt demands it"));
     }
     for (kind, wanted) in [(SourceType::Deb, source.binary), (SourceType::DebSrc, source.source)] {
         if !wanted {

@@ -7,6 +7,7 @@ use fullbore_debian::sources_list::{ArchiveSource, SignedBy};
 use fullbore_engine::durability::Durability;
 use fullbore_wire::run::NetworkSettings;
 
+use crate::accepted_keys;
 use crate::acquire::Configuration;
 use crate::frames::Level;
 use crate::lists::Locale;
@@ -57,17 +58,11 @@ impl UpdateSettings {
     }
 }
 
-/// The accepted keys of a source; `None` if it needs no signature.
-pub fn keys_of(settings: &UpdateSettings, source: &ArchiveSource) -> Option<SignedBy> {
-    if source.trusted == Some(true) && settings.keyrings.is_empty() {
-        return None;
+/// The accepted keys of a source; `None` if it needs no signature. Keyrings of the command line replace those of the
+/// source. `trusted` are the usable keyrings of [`UpdateSettings::trusted`].
+pub fn keys_of(settings: &UpdateSettings, trusted: &[KeySource], source: &ArchiveSource) -> Option<SignedBy> {
+    if settings.keyrings.is_empty() {
+        return accepted_keys::keys_of(trusted, source);
     }
-    let named = source.signed_by.clone().unwrap_or_default();
-    let keys = match (settings.keyrings.is_empty(), named.keys.is_empty()) {
-        (false, _) => settings.keyrings.clone(),
-        (true, false) => named.keys,
-        (true, true) => settings.trusted.clone(),
-    };
-    let fingerprints = if settings.keyrings.is_empty() { named.fingerprints } else { Vec::new() };
-    Some(SignedBy { keys, fingerprints })
+    Some(SignedBy { keys: settings.keyrings.clone(), fingerprints: Vec::new() })
 }

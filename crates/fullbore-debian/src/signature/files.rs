@@ -5,7 +5,7 @@
 
 use std::cell::RefCell;
 use std::fs::{self, DirBuilder, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -13,12 +13,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use super::SignatureError;
+use super::{SignatureError, keyring};
 use crate::clearsign;
 use crate::keys::KeySource;
-
-/// Maximum size of a keyring that is read to detect armour, in bytes; Debian's whole keyring has 60 KB.
-const KEYRING_BYTES_MAX: u64 = 16 << 20;
 
 /// Prefix of the names of directories for a check.
 const PREFIX: &str = "verify-";
@@ -124,16 +121,12 @@ impl CheckFiles {
                 let fault =
                     |error: io::Error| SignatureError::Keyring { keyring: name.clone(), what: error.to_string() };
                 let path = fs::canonicalize(path).map_err(fault)?;
-                let mut bytes = Vec::new();
-                fs::File::open(&path)
-                    .and_then(|file| file.take(KEYRING_BYTES_MAX).read_to_end(&mut bytes))
-                    .map_err(fault)?;
-                if !bytes.windows(15).any(|window| window == b"-----BEGIN PGP ") {
+                let bytes = keyring::read(&path).map_err(fault)?;
+                if !keyring::is_armoured(&bytes) {
                     if bytes.is_empty() {
                         return Err(SignatureError::Keyring { keyring: name, what: "is empty".to_owned() });
                     }
-                    let kind =
-                        if bytes.get(8..12) == Some(b"KBXf") { KeyringKind::Keybox } else { KeyringKind::Packets };
+                    let kind = if keyring::is_keybox(&bytes) { KeyringKind::Keybox } else { KeyringKind::Packets };
                     return Ok((path, kind));
                 }
                 (name, String::from_utf8_lossy(&bytes).into_owned())
@@ -153,14 +146,16 @@ fn unfold(line: &str) -> &str {
     }
 }
 
-/// `None` where another program could not open such a file: without `/proc`, or with another process's.
+/// `None` where another program could not open such a file: without `/proc`, with another process's, or in a process that
+/// has changed its user. The kernel then gives that directory to root.
 fn in_memory() -> Option<Storage> {
     let file = File::from(memfd_create("probe", MemfdFlags::CLOEXEC).ok()?);
     let descriptors = fs::canonicalize("/proc/self").ok()?.join("fd");
     let seen = File::open(descriptors.join(file.as_raw_fd().to_string())).ok()?.metadata().ok()?;
     let own = file.metadata().ok()?;
     let is_same = (seen.dev(), seen.ino()) == (own.dev(), own.ino());
-    is_same.then(|| Storage::Memory { descriptors, files: RefCell::default() })
+    let is_ours = fs::metadata(&descriptors).is_ok_and(|directory| directory.uid() == own.uid());
+    (is_same && is_ours).then(|| Storage::Memory { descriptors, files: RefCell::default() })
 }
 
 fn directory(scratch: &Path) -> Result<PathBuf, SignatureError> {

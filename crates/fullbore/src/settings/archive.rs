@@ -140,7 +140,7 @@ fn apt_archives(entries: Vec<ArchiveSource>, wishes: &Section, path: &Path) -> R
             languages: entry.languages.set.is_some().then(|| languages(&entry.languages)),
             signed_by: apt_signed_by(&entry, &wishes.keyring.0)?,
             // As in apt: who does not believe the clock cannot tell what has expired.
-            check_valid_until: entry.check_valid_until && entry.check_date != Some(false),
+            check_valid_until: entry.check_valid_until != Some(false) && entry.check_date != Some(false),
             check_date: entry.check_date.unwrap_or(true),
             max_future_s: entry.date_max_future_s.map_or(MAX_FUTURE_S, |s| i64::try_from(s).unwrap_or(i64::MAX)),
             valid_until_max_s: entry.valid_until_max_s,

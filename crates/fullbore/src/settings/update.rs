@@ -2,7 +2,7 @@
 
 use fullbore_apt::acquire::Configuration;
 use fullbore_apt::frames::Level;
-use fullbore_apt::system::files::trusted_keyrings;
+use fullbore_apt::system::files::{configured_auth_files, trusted_keyrings};
 use fullbore_apt::system::{configuration, proxies, sources};
 use fullbore_apt::update::UpdateSettings;
 use fullbore_debian::sources_list::ArchiveSource;
@@ -26,6 +26,10 @@ pub fn update(
     let proxy = proxies::over(&configuration, &environment.proxy);
     let environment = Environment { proxy, ..environment.clone() };
     let is_system = same(&lists, &system);
+    let mut network = network(&arguments.network, arguments.trust.cacert.as_deref(), &environment)?;
+    if arguments.network.auth.is_none() {
+        network.auth_files = configured_auth_files(&configuration);
+    }
     let settings = UpdateSettings {
         sources: sources_of(arguments, &configuration)?,
         is_system,
@@ -42,7 +46,7 @@ pub fn update(
         },
         durability: arguments.durability.unwrap_or(Durability::AtEnd),
         mirrors: Vec::new(),
-        network: network(&arguments.network, arguments.trust.cacert.as_deref(), &environment)?,
+        network,
         lists,
         configuration,
     };

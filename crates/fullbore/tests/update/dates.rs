@@ -106,3 +106,68 @@ fn an_index_that_all_mirrors_have_wrong_is_exit_4() {
         assert!(!changed);
     }
 }
+
+/// Limits of validity come from the source, from the label or from apt's configuration.
+#[test]
+fn a_release_is_expired_when_apt_says_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let archive = archive(&directory.path().join("archive"), false);
+    let forge = archive.forge(0, "trixie");
+    forge.set_field("Label", "SomeLabel").unwrap();
+    let now = jiff::Timestamp::now().as_second();
+    let label = "Acquire::Max-ValidTime::SomeLabel";
+    for (until, settings, more, code) in [
+        (now + 86_400, "".to_owned(), "", 0),
+        (now + 86_400, format!("{label} \"1\";"), "", 5),
+        (now + 86_400, format!("Acquire::Max-ValidTime \"1\"; {label} \"0\";"), "", 0),
+        (now - 60, "Acquire::Check-Valid-Until \"false\";".to_owned(), "", 0),
+        (now - 60, "Acquire::Check-Valid-Until \"false\";".to_owned(), "Check-Valid-Until: yes\n", 5),
+        (now + 86_400, "".to_owned(), "Valid-Until-Min: 999999999\nValid-Until-Max: 1\n", 5),
+        (now - 60, "".to_owned(), "Valid-Until-Min: 999999999\n", 0),
+        (now + 86_400, "".to_owned(), "Valid-Until-Max: 0\n", 0),
+    ] {
+        forge.valid_until(until).unwrap();
+        let server = Server::start(&archive.state(0).root).unwrap();
+        let (ours, theirs) = (Lists::new(&server, &archive, &settings), Lists::new(&server, &archive, &settings));
+        for lists in [&ours, &theirs] {
+            with_source(lists, more);
+        }
+        let ran = ours.update(&[]);
+        assert_eq!(ran.code, Some(code), "{settings} {more} {ran:?}");
+        let by_apt = theirs.apt("apt-get", &["update"]);
+        assert_eq!(by_apt.status.success(), code == 0, "{settings} {more} {by_apt:?}");
+    }
+}
+
+#[test]
+fn entries_that_apt_calls_conflicting_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let archive = archive(&directory.path().join("archive"), false);
+    let server = Server::start(&archive.state(0).root).unwrap();
+    for (first, second, is_refused) in [
+        ("check-valid-until=no", "check-valid-until=yes", true),
+        ("check-valid-until=no", "", true),
+        ("check-date=no", "", true),
+        ("valid-until-max=999999999", "valid-until-max=999999998", true),
+        ("valid-until-max=999999999", "", true),
+        ("", "valid-until-max=999999999", false),
+        ("trusted=no", "", true),
+        ("allow-insecure=yes", "", true),
+        ("check-date=no", "check-date=no", false),
+    ] {
+        let (ours, theirs) = (Lists::new(&server, &archive, ""), Lists::new(&server, &archive, ""));
+        for lists in [&ours, &theirs] {
+            let entry = |kind: &str, more: &str| {
+                let key = archive.key().display().to_string();
+                format!("{kind} [signed-by={key} {more}] {} trixie main\n", server.url())
+            };
+            std::fs::write(lists.at("a.list"), entry("deb", first) + &entry("deb-src", second)).unwrap();
+            let settings = std::fs::read_to_string(lists.at("apt.conf")).unwrap();
+            std::fs::write(lists.at("apt.conf"), settings.replace("a.sources", "a.list")).unwrap();
+        }
+        let ran = ours.update(&[]);
+        let by_apt = theirs.apt("apt-get", &["update"]);
+        assert_eq!(by_apt.status.success(), !is_refused, "{first} {second} {by_apt:?}");
+        assert_eq!(ran.code, Some(i32::from(is_refused)), "{first} {second} {ran:?}");
+    }
+}

@@ -260,3 +260,36 @@ fn a_signal_ends_apts_commands_too() {
         std::fs::remove_file(&started).unwrap();
     }
 }
+
+/// The good mirror is not fast enough to be awaited after the bad answer, so it must be asked again.
+#[test]
+fn a_bad_first_answer_does_not_discard_a_slower_good_mirror() {
+    let directory = tempfile::tempdir().unwrap();
+    let archive = archive(&directory.path().join("archive"), false);
+    let stranger = stranger();
+    let forge = archive.forge(3, "trixie").signed_by(&stranger);
+    forge.set_release(&forge.release().unwrap()).unwrap();
+    archive.forge(2, "trixie").valid_until(jiff::Timestamp::now().as_second() - 60).unwrap();
+    let good = Server::start(&archive.state(1).root).unwrap();
+    good.change(|own| own.delay = Duration::from_millis(800));
+    for (what, state, fault) in [
+        ("signed by a stranger", 3, None),
+        ("expired", 2, None),
+        ("a login page", 1, Some(Fault::Portal)),
+        ("not modified, unasked", 1, Some(Fault::NotModified)),
+    ] {
+        let bad = Server::start(&archive.state(state).root).unwrap();
+        if let Some(fault) = fault {
+            bad.add_fault(FaultRule::always(PathMatch::Suffix("Release".into()), fault));
+        }
+        for order in [[&good, &bad], [&bad, &good]] {
+            let list = directory.path().join("mirrors");
+            std::fs::write(&list, order.map(|server| server.url() + "\n").concat()).unwrap();
+            let lists = Lists::at_url(&format!("mirror+file:{}", list.display()), &archive, "");
+            let ran = lists.update(&[]);
+            assert_eq!(ran.code, Some(0), "{what}: {ran:?}");
+            let right = std::fs::read(archive.state(1).root.join("dists/trixie/InRelease")).unwrap();
+            assert!(lists.content().values().any(|content| *content == right), "{what}");
+        }
+    }
+}

@@ -266,3 +266,30 @@ fn over_nginx_all_come_to_the_same() {
         }
     }
 }
+
+#[test]
+fn credentials_are_read_where_apts_configuration_says() {
+    let (directory, _archive, server, ours, theirs) = world("");
+    server.change(|own| own.authorization = Some("Basic dXNlcjp3b3Jk".into()));
+    let root = directory.path().join("root");
+    std::fs::create_dir_all(root.join("etc/apt/auth.conf.d")).unwrap();
+    let auth = format!("machine {}/ login user password word\n", server.url());
+    std::fs::write(directory.path().join("netrc"), &auth).unwrap();
+    std::fs::write(root.join("etc/apt/auth.conf.d/a.conf"), &auth).unwrap();
+    let configuration = std::fs::read_to_string(ours.at("apt.conf")).unwrap();
+    let netrc = format!("Dir::Etc::netrc \"{}\";", directory.path().join("netrc").display());
+    let parts = format!("Dir::Etc::netrcparts \"{}/etc/apt/auth.conf.d\";", root.display());
+    for (settings, code) in [("", 2), (&netrc, 0), (&parts, 0)] {
+        for lists in [&ours, &theirs] {
+            std::fs::write(
+                lists.at("apt.conf"),
+                configuration.replace(&ours.at("").display().to_string(), &lists.at("").display().to_string())
+                    + settings,
+            )
+            .unwrap();
+        }
+        let ran = ours.update(&[]);
+        assert_eq!(ran.code == Some(0), code == 0, "{settings} {ran:?}");
+        assert_eq!(theirs.apt("apt-get", &["update"]).status.success(), code == 0, "{settings}");
+    }
+}
