@@ -77,14 +77,15 @@ impl<'a> Location<'a> {
                 text.display()
             )));
         }
-        if bytes.starts_with(b"-") {
+        let Ok(host) = std::str::from_utf8(&bytes[..colon]) else { return Ok(local) };
+        // As ssh gets it, which would take it for an option.
+        let host = host.replace(['[', ']'], "");
+        if host.split('@').any(|part| part.starts_with('-')) {
             return Err(CommandError::usage(format_args!(
-                "{}: no host begins with a hyphen; write ./ before a path",
+                "{}: no user and no host begins with a hyphen; write ./ before a path",
                 text.display()
             )));
         }
-        let Ok(host) = std::str::from_utf8(&bytes[..colon]) else { return Ok(local) };
-        let host = host.replace(['[', ']'], "");
         Ok(Location::Remote { host, path: OsStr::from_bytes(&bytes[colon + 1..]).to_owned() })
     }
 }
@@ -110,6 +111,24 @@ mod tests {
             ["host::module/path", "me@host::module", "rsync://host/module", "-oProxyCommand=x:path", "-l@host:"];
         for text in refused {
             assert!(Location::parse(OsStr::new(text)).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn no_user_or_host_is_an_option_for_ssh_with_or_without_brackets() {
+        for text in [
+            "[-oProxyCommand=x]:path",
+            "[[-oProxyCommand=x]:path",
+            "]-oProxyCommand=x:path",
+            "[-oProxyCommand=x]@host:path",
+            "me@-oProxyCommand=x:path",
+            "me@[-oProxyCommand=x]:path",
+            "[-v]@[fe80::1]:path",
+        ] {
+            assert!(Location::parse(OsStr::new(text)).is_err(), "{text}");
+        }
+        for text in ["[fe80::1]:x", "my-host:x", "a-b@c-d:x", "./[-x]:y"] {
+            assert!(Location::parse(OsStr::new(text)).is_ok(), "{text}");
         }
     }
 }

@@ -26,11 +26,14 @@ pub struct Whereabouts {
     pub prefix: Vec<u8>,
     /// As the user wrote it.
     pub written: Vec<u8>,
-    /// Without links, if its content is meant.
+    /// Its path without links, by which a deletion would find it.
     pub content: Option<Vec<u8>>,
+    /// What is by that path.
+    #[serde(default)]
+    pub itself: Option<Number>,
 }
 
-/// What a directory is known by on a machine: its device, and its number there.
+/// What a file or directory is known by on a machine: its device, and its number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Number(pub u64, pub u64);
 
@@ -43,6 +46,11 @@ impl Number {
     fn is_of(self, path: &Path) -> bool {
         rustix::fs::stat(path).is_ok_and(|status| Number::of(&status) == self)
     }
+
+    /// As [`Number::is_of`], of a path whose last name is itself meant, and not what a link of that name leads to.
+    fn is_named(self, path: &Path) -> bool {
+        rustix::fs::lstat(path).is_ok_and(|status| Number::of(&status) == self)
+    }
 }
 
 /// Refuses a copy of sources on this machine that would be of themselves, or delete what it copies.
@@ -53,7 +61,7 @@ pub(crate) fn refuse(sources: &[Whereabouts], destination: &Destination, options
     if sources.iter().any(|source| source.is(destination)) {
         return Err(CopyError::Usage("SRC and DST are the same, or SRC would go into itself".to_owned()));
     }
-    match sources.iter().find(|source| options.delete && source.is_deleted(destination, options)) {
+    match sources.iter().find(|source| options.delete && source.is_deleted(sources, destination, options)) {
         Some(source) => Err(CopyError::Usage(format!(
             "{} is within DST, and --delete would delete it: name another DST, or exclude it",
             crate::entry::shown(&source.written)
@@ -99,26 +107,50 @@ impl Whereabouts {
         let is_elsewhere = |directory: &Path| rustix::fs::stat(directory).is_ok_and(|status| status.st_dev != own.0);
         let is_mounted = there.ancestors().take(within.iter().count()).any(is_elsewhere);
         let is_listed = options.recursive && !(options.one_file_system && is_mounted);
-        (is_listed && !excludes(options, &path)).then_some(path)
+        (is_listed && !excludes(options, &path, true)).then_some(path)
     }
 
-    /// Whether its content is meant, and lies within the destination: no other source has it, so that it would be
-    /// deleted there, copied or not, unless it is excluded.
-    fn is_deleted(&self, destination: &Destination, options: &Options) -> bool {
+    /// Whether it lies within the destination where names are deleted, and is not excluded. It would be deleted there,
+    /// copied or not: of what the sources have by its path nothing is known.
+    fn is_deleted(&self, sources: &[Whereabouts], destination: &Destination, options: &Options) -> bool {
         let Some(content) = self.content.as_deref().map(|path| Path::new(OsStr::from_bytes(path))) else {
             return false;
         };
         let there = destination.directory.canonicalize();
-        let within = there.as_ref().ok().and_then(|there| content.strip_prefix(there).ok());
-        // A container of the same machine may have another directory by that path.
-        let is_protected = |within| !options.delete_excluded && excludes(options, within);
-        within.is_some_and(|within| !is_protected(within)) && self.root.is_of(content)
+        let Some(within) = there.as_ref().ok().and_then(|there| content.strip_prefix(there).ok()) else {
+            return false;
+        };
+        // What a source's directory does not have goes there, and a directory that is where a source's file is to be. One
+        // that goes takes all with it.
+        let deletes = |source: &Whereabouts| {
+            let target = source.target();
+            within.starts_with(&target) || source.is_directory() && target.starts_with(within)
+        };
+        let is_protected = !options.delete_excluded && excludes(options, within, self.is_directory());
+        // A container of the same machine may have something else by that path.
+        let is_there = self.itself.is_some_and(|itself| itself.is_named(content));
+        !is_protected && is_there && sources.iter().any(deletes)
+    }
+
+    fn is_directory(&self) -> bool {
+        self.name.is_none() || self.own.is_some()
+    }
+
+    /// Its path beneath the destination.
+    fn target(&self) -> PathBuf {
+        PathBuf::from(OsStr::from_bytes(&self.target_bytes()))
+    }
+
+    /// Its path beneath the destination; empty is the destination itself.
+    pub(crate) fn target_bytes(&self) -> Vec<u8> {
+        crate::entry::join(&self.prefix, self.name.as_deref().unwrap_or_default())
     }
 }
 
-/// Whether a directory, or one above it, is left out.
-fn excludes(options: &Options, path: &Path) -> bool {
-    path.ancestors().any(|path| options.filters.excludes(path.as_os_str().as_bytes(), true))
+/// Whether something, or a directory above it, is left out.
+fn excludes(options: &Options, path: &Path, is_directory: bool) -> bool {
+    let excludes = |path: &Path, is_directory| options.filters.excludes(path.as_os_str().as_bytes(), is_directory);
+    excludes(path, is_directory) || path.ancestors().skip(1).any(|above| excludes(above, true))
 }
 
 /// A path without links, also of what is not there yet.

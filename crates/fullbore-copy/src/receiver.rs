@@ -9,8 +9,10 @@ mod attributes;
 mod backup;
 mod base;
 mod bulk;
+mod changed;
 mod commit;
 mod compare;
+mod extras;
 mod finish;
 mod free_space;
 mod hashes;
@@ -22,6 +24,7 @@ mod listing;
 mod marker;
 mod opened;
 mod partial;
+mod requested;
 mod runs;
 mod shared;
 mod tree;
@@ -36,6 +39,7 @@ use std::time::{Duration, Instant};
 use fullbore_engine::durability::Durability;
 use fullbore_engine::stage::Kind;
 
+use crate::entry::{Kind as EntryKind, is_path};
 use crate::error::CopyError;
 use crate::queue::Taken;
 use crate::session::{Context, Event, add};
@@ -53,6 +57,7 @@ use held::Held;
 use listing::Listing;
 use marker::Marker;
 use opened::Opened;
+pub use requested::Requested;
 use shared::Shared;
 use tree::Tree;
 pub(crate) use tree::reserve_descriptors;
@@ -79,6 +84,8 @@ pub struct Destination {
     pub is_new: bool,
     /// Directories that were made for it, the innermost first; they go if nothing is copied.
     pub made: Vec<PathBuf>,
+    /// What a sender on another machine was asked for; none if it was started by the same user here.
+    pub requested: Option<Requested>,
 }
 
 impl Destination {
@@ -90,6 +97,7 @@ impl Destination {
             beside_source: false,
             is_new: false,
             made: Vec::new(),
+            requested: None,
         }
     }
 
@@ -229,7 +237,7 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
             (false, delta) => usize::from(delta),
         };
         for _ in 0..comparers {
-            scope.spawn(|| comparing.run(context, &tree, &bases));
+            scope.spawn(|| comparing.run(context, (&tree, &opened), &bases));
         }
         let writing: Vec<_> = (0..threads).map(|_| scope.spawn(|| writers.run())).collect();
         let mut control = Control {
@@ -240,7 +248,7 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
             began: None,
             begun: false,
         };
-        let heard = control.listen(destination.rename_to.as_deref());
+        let heard = control.listen(destination);
         let finished = heard.map_err(|error| context.cancel.cancel(error)).is_ok();
         comparing.queue.break_off();
         // Writers end with their queue, and only then has the committer heard of all files.
@@ -263,6 +271,7 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
         }
     }
     if !finished || context.cancel.is_cancelled() {
+        writers.mark_changed();
         if let Some(marker) = marker.filter(|_| listing.made.is_some()) {
             // No content has come: nothing shall be left of it.
             listing.take_back();
@@ -304,7 +313,7 @@ struct Control<'a, 'b> {
 
 impl Control<'_, '_> {
     /// To the end: until the sender has sent all.
-    fn listen(&mut self, rename_to: Option<&[u8]>) -> Result<(), CopyError> {
+    fn listen(&mut self, destination: &Destination) -> Result<(), CopyError> {
         let context = self.writers.context;
         let _guard = context.cancel.guard();
         let clock = context.ledger.stage("control", Kind::Thread);
@@ -322,7 +331,7 @@ impl Control<'_, '_> {
                 Taken::End => return Err(CopyError::gone()),
                 Taken::TimedOut => {}
                 Taken::Item(Message::Finish { records }) => self.writers.arrived.expect(records),
-                Taken::Item(message) => self.take(message, rename_to)?,
+                Taken::Item(message) => self.take(message, destination)?,
             }
             if told.elapsed() >= TELL_TIME {
                 told = Instant::now();
@@ -339,16 +348,21 @@ impl Control<'_, '_> {
         self.is_whole()
     }
 
-    fn take(&mut self, message: Message, rename_to: Option<&[u8]>) -> Result<(), CopyError> {
+    fn take(&mut self, message: Message, destination: &Destination) -> Result<(), CopyError> {
         let context = self.writers.context;
         match message {
             Message::List(mut list) => {
                 self.began.get_or_insert_with(Instant::now);
-                if let Some(name) = rename_to {
+                if let Some(requested) = &destination.requested {
+                    requested.check(&list, context.options)?;
+                }
+                if let Some(name) = &destination.rename_to {
                     match &mut list.entries[..] {
                         // It is left out.
-                        [] => {}
-                        [entry] => entry.name = name.to_vec(),
+                        [] if list.directory.is_empty() => {}
+                        [entry] if list.directory.is_empty() && entry.kind != EntryKind::Directory => {
+                            entry.name = name.clone();
+                        }
                         _ => return Err(CopyError::Meaning("more than the one file that was announced")),
                     }
                 }
@@ -361,13 +375,18 @@ impl Control<'_, '_> {
                     return Err(CopyError::Meaning("another number of entries than were listed"));
                 }
                 add(self.errors, errors);
+                self.listing.settle();
                 context.progress.complete.store(true, Ordering::Relaxed);
                 if self.begun { self.check_room()? } else { self.begin()? }
             }
+            Message::Unlisted { directory, beneath } => self.listing.unlisted(&directory, beneath)?,
             Message::Lost { id } => self.lost(id),
             Message::Problem(problem) => {
                 note_error(self.errors, problem.kind);
                 self.writers.failed.note(problem.kind, &problem.path);
+                if problem.kind == ProblemKind::Changed && !context.options.dry_run {
+                    self.note_changed(&problem.path, destination);
+                }
                 context.tell.tell(Event::Problem(problem));
             }
             Message::Abort { exit_code, text } => return Err(CopyError::told(exit_code, text)),
@@ -375,6 +394,15 @@ impl Control<'_, '_> {
             _ => return Err(CopyError::Meaning("a receiver's message from the sender")),
         }
         Ok(())
+    }
+
+    /// A file that was asked for changed while it was read.
+    fn note_changed(&self, path: &[u8], destination: &Destination) {
+        let is_asked = |requested: &Requested| requested.has_file(path, self.writers.context.options);
+        if is_path(path) && destination.requested.as_ref().is_none_or(is_asked) {
+            let path = destination.rename_to.as_deref().unwrap_or(path);
+            self.writers.commit.changed.note(path, self.listing.entries());
+        }
     }
 
     /// Keeps an answer until all lists that are there are answered, or it would be longer than one may be.

@@ -130,18 +130,29 @@ impl Copying<'_, '_> {
         }
         let began = Instant::now();
         let only = settings.only.clone();
+        // In order, as the paths of a list are looked for among them.
+        let sorted = |mut paths: Vec<Vec<u8>>| {
+            paths.sort_unstable();
+            Arc::new(paths)
+        };
         let ends = (Location::common(&settings.sources)?, Location::parse(&settings.destination)?);
         self.teller.emit(Event::started("copy", settings.destination.to_string_lossy().into_owned()));
         let done = match ends {
             (Locations::Local(paths), Location::Local(target)) => self.here(&paths, only, target),
             (Locations::Local(paths), Location::Remote { host, path }) => {
                 let sources = open(&paths, only.is_some(), &settings.options)?;
-                let task = remote::Task { sends: Some(sources), paths: Vec::new(), only, target: path, host };
+                let task = remote::Task {
+                    sends: Some(sources),
+                    paths: Vec::new(),
+                    only: only.map(sorted),
+                    target: path,
+                    host,
+                };
                 remote::run(*self, task)
             }
             (Locations::Remote { host, paths }, Location::Local(target)) => {
                 let target = target.into();
-                remote::run(*self, remote::Task { sends: None, paths, only, target, host })
+                remote::run(*self, remote::Task { sends: None, paths, only: only.map(sorted), target, host })
             }
             (Locations::Remote { .. }, Location::Remote { .. }) => {
                 Err(CommandError::usage("one of SRC and DST has to be on this machine"))

@@ -17,6 +17,7 @@ use std::sync::{Arc, mpsc};
 use fullbore_engine::stage::Kind;
 use fullbore_engine::window::Window;
 
+pub(crate) use source::KeptPath;
 pub(crate) use source::entry as entry_of;
 pub use source::{MissingSource, OpenedSources, Source};
 

@@ -143,6 +143,7 @@ fn memory_bytes(message: &Message) -> usize {
         Message::Paths { paths, .. } => paths.iter().map(|path| size_of::<Vec<u8>>() + path.len()).sum(),
         Message::Made { path } | Message::Deleted { path } | Message::Hashed { path, .. } => path.len(),
         Message::Item { letters, path } => letters.len() + path.len(),
+        Message::Unlisted { directory, .. } => directory.len(),
         Message::Problem(problem) => problem.path.len() + problem.text.len(),
         Message::Abort { text, .. } => text.len(),
         Message::Counters(json) | Message::Way(json) => json.len(),

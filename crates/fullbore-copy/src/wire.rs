@@ -25,7 +25,7 @@ pub use message::{
 };
 
 /// The version of the protocol. Both ends must have the same.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 
 /// Longest frame of control, in bytes: a list of names with their attributes. A list ends when it is
 /// [`LIST_BYTES`] long, and one entry more can hold a path and all its attributes.

@@ -218,3 +218,45 @@ fn rights_on_xfs_go_to_whoever_has_the_name_here() {
         assert!(acl.contains("user:1:r") && !acl.contains("4711"), "{name}: {acl}");
     }
 }
+
+#[test]
+fn an_unfinished_file_is_closed_to_the_group_that_it_has_meanwhile() {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
+    assert!(rustix::process::geteuid().is_root(), "groups: run as root (script/test does)");
+    let directory = tempfile::tempdir().unwrap();
+    let (source, target) = (directory.path().join("src"), directory.path().join("dst"));
+    fs::create_dir(&source).unwrap();
+    let names = [("secret", 0o640), ("for-all", 0o644)];
+    for (name, mode) in names {
+        fs::write(source.join(name), vec![1; 3 << 20]).unwrap();
+        fs::set_permissions(source.join(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    for has_acl in [false, true] {
+        let _ = fs::remove_dir_all(&target);
+        fs::create_dir(&target).unwrap();
+        chown(&target, None, Some(50)).unwrap();
+        fs::set_permissions(&target, fs::Permissions::from_mode(0o2775)).unwrap();
+        if has_acl {
+            setfacl(&["-d", "-m", "u:65534:rwx"], &target);
+        }
+        let (mut seen, mut open) = (0, Vec::new());
+        let look = |message: &Message| {
+            if matches!(message, Message::Acknowledge { .. } | Message::Block(_)) {
+                for (name, _) in names {
+                    let Ok(part) = fs::metadata(target.join(format!(".{name}.fullbore-part"))) else { continue };
+                    seen += 1;
+                    if name == "secret" && part.gid() == 50 && part.mode() & 0o077 != 0 {
+                        open.push((name, part.mode()));
+                    }
+                }
+            }
+            Step::Pass
+        };
+        assert!(Ends::new(&source, &target, &Options { threads: 1, ..options() }).run(look));
+        assert!(seen > 0 && open.is_empty(), "{seen} {open:x?}");
+        for (name, mode) in names {
+            let status = fs::metadata(target.join(name)).unwrap();
+            assert_eq!((status.mode() & 0o7777, status.gid()), (mode, fs::metadata(&source).unwrap().gid()), "{name}");
+        }
+    }
+}

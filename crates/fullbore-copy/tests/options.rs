@@ -451,3 +451,37 @@ fn a_disk_with_an_arm_is_read_in_the_order_of_inodes() {
     assert!(of_many.eq(listed.iter().map(|(id, _)| *id)), "one reader reads one file after the other");
     equal(&source, &target);
 }
+
+#[test]
+fn a_change_that_leaves_length_and_time_is_copied_next_run() {
+    let (_directory, source, target) = places(17);
+    fs::hard_link(source.join("exact"), source.join("dir/exact-as-well")).unwrap();
+    let names = ["dir/sub/7", "big", "exact", "dir/medium"];
+    let problems = copy_while(&source, &target, |message| {
+        if matches!(message, Message::Begin) {
+            names.iter().for_each(|name| flip(&source.join(name), 1000));
+        }
+    });
+    let changed = problems.iter().filter(|(_, kind)| *kind == ProblemKind::Changed).count();
+    assert_eq!(changed, names.len(), "{problems:?}");
+    let planned = copy(&source, &target, &Options { dry_run: true, ..options() });
+    assert_eq!(planned.account.wanted_files, names.len() as u64, "the next run does not see them");
+    assert_eq!(copy(&source, &target, &options()).account.files, names.len() as u64);
+    equal(&source, &target);
+}
+
+#[test]
+fn a_change_whose_time_is_set_back_after_the_copy_is_copied_next_run() {
+    let (_directory, source, target) = places(18);
+    let path = source.join("big");
+    let time = fs::metadata(&path).unwrap().modified().unwrap();
+    let problems = copy_while(&source, &target, |message| {
+        if matches!(message, Message::Begin) {
+            fs::File::options().write(true).open(&path).unwrap().write_all_at(b"new", 5).unwrap();
+        }
+    });
+    assert_eq!(problems, BTreeSet::from([("big".to_owned(), ProblemKind::Changed)]));
+    fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
+    assert_eq!(copy(&source, &target, &options()).account.files, 1);
+    equal(&source, &target);
+}

@@ -427,3 +427,181 @@ fn a_file_of_any_source_is_not_deleted_whatever_their_order() {
         }
     }
 }
+
+/// The names in a directory, in their order.
+fn names(path: &Path) -> Vec<String> {
+    let mut names: Vec<_> =
+        fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn what_any_source_has_of_a_shared_directory_is_not_deleted() {
+    let place = Place::new();
+    for path in ["x/b/c", "x/b/cd/file", "y/b/q", "y/b/d/of-y", "z/b/d/of-z", "dst/b/old", "dst/b/d/old"] {
+        write(&place.path(path), path);
+    }
+    symlink("c", place.path("x/b/link")).unwrap();
+    let orders: [&[&str]; 4] = [
+        &["x/./b/c", "x/./b/cd", "x/./b/link", "y/./b", "z/./b/d"],
+        &["z/./b/d", "x/./b/link", "x/./b/cd", "x/./b/c", "y/./b/"],
+        &["y/./b", "x/./b/c", "z/./b/d/of-z", "x/./b/cd", "x/./b/link"],
+        &["z/./b/d/of-z", "x/./b/c", "x/./b/cd", "y/./b", "x/./b/link"],
+    ];
+    for sources in orders {
+        for _ in 0..3 {
+            write(&place.path("dst/b/old"), "old");
+            place.copy(&[&["-R", "--delete"], sources, &["dst"]].concat());
+            assert_eq!(names(&place.path("dst/b")), ["c", "cd", "d", "link", "q"], "{sources:?}");
+            assert_eq!(names(&place.path("dst/b/d")), ["of-y", "of-z"], "{sources:?}");
+            assert_eq!(names(&place.path("dst/b/cd")), ["file"], "{sources:?}");
+        }
+    }
+}
+
+#[test]
+fn nothing_goes_where_one_of_several_sources_cannot_be_listed() {
+    let place = Place::new();
+    for path in ["s1/sub/a", "s1/ok/one", "s2/sub/b", "s2/sub/gone/of-s2", "s2/ok/two"] {
+        write(&place.path(path), path);
+    }
+    symlink("nowhere", place.path("s1/sub/gone")).unwrap();
+    for path in ["dst/sub/old", "dst/sub/gone/of-s1", "dst/ok/old"] {
+        write(&place.path(path), "old");
+    }
+    for sources in [["s1/", "s2/"], ["s2/", "s1/"], ["s1/", "s2/"]] {
+        write(&place.path("dst/ok/old"), "old");
+        let output = place.fullbore(&["-L", "--ignore-errors", "--delete", sources[0], sources[1], "dst"]);
+        assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+        assert_eq!(names(&place.path("dst/sub")), ["a", "b", "gone", "old"], "{sources:?}");
+        assert_eq!(names(&place.path("dst/sub/gone")), ["of-s1", "of-s2"], "{sources:?}");
+        assert_eq!(names(&place.path("dst/ok")), ["one", "two"], "{sources:?}");
+    }
+    // What was copied of one that is not there stays.
+    write(&place.path("dst/another/file"), "x");
+    write(&place.path("dst/ok/old"), "old");
+    let output = place.fullbore(&["--ignore-errors", "--delete", "s2/", "elsewhere/another", "dst"]);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(place.path("dst/another/file").exists() && !place.path("dst/ok/old").exists());
+}
+
+#[test]
+fn no_source_is_deleted_that_lies_where_another_one_is_complete() {
+    let place = Place::new();
+    let make = || {
+        let _ = fs::remove_dir_all(place.path("d"));
+        for path in ["d/a/b/f", "d/a/file", "d/b/b/deep", "d/c/c", "d/old", "e/of-e", "e/a/of-e", "e/p/a/b/of-e"] {
+            write(&place.path(path), path);
+        }
+        write(&place.path("files/a"), "a file");
+        let _ = fs::remove_file(place.path("link"));
+        symlink("d/a/b", place.path("link")).unwrap();
+    };
+    let cases: [&[&str]; 9] = [
+        // Beside the content of another source.
+        &["d/a/b", "e/", "d"],
+        &["d/a/file", "e/", "d"],
+        &["e/", "d/../d/a/./b", "d"],
+        // In a directory that another source names, or that the source itself makes.
+        &["d/a/b", "e/a", "d"],
+        &["d/b/b", "d"],
+        // In the way of a file.
+        &["d/a/b", "files/a", "d"],
+        &["d/c/c", "d"],
+        &["-R", "d/a/./b", "e/./a", "d"],
+        &["-L", "link", "e/", "d"],
+    ];
+    for case in cases {
+        for delete in ["--delete", "--delete-before"] {
+            make();
+            let refused = place.fullbore(&[&[delete], case].concat());
+            let text = said(&refused);
+            assert!(text.contains("is within DST, and --delete would delete it"), "{case:?}: {text}");
+            assert_eq!(refused.status.code(), Some(1), "{case:?}: {text}");
+            for kept in ["d/a/b/f", "d/a/file", "d/b/b/deep", "d/c/c", "d/old"] {
+                assert!(place.path(kept).exists(), "{case:?}: {kept}");
+            }
+        }
+    }
+    // Where nothing else is complete, or it is excluded, nothing speaks against it.
+    for case in [&["d/a/b", "d"][..], &["--exclude", "/a", "d/a/b", "e/", "d"], &["d/a/b", "files/a", "e/p", "else"]] {
+        make();
+        place.copy(&[&["--delete"], case].concat());
+        assert!(place.path("d/a/b/f").exists(), "{case:?}");
+    }
+}
+
+#[test]
+fn a_link_that_has_to_be_a_copy_gets_its_name_only_when_it_is_whole() {
+    let place = Place::new();
+    write(&place.path("src/a"), vec![7; 3_000_000]);
+    fs::create_dir_all(place.path("src/sub")).unwrap();
+    fs::hard_link(place.path("src/a"), place.path("src/sub/b")).unwrap();
+    fs::create_dir_all(place.path("dst")).unwrap();
+    {
+        // It is seen to be too small before anything is copied.
+        let disk = SmallDisk::new(place.path("dst/sub"), "1m");
+        let output = place.fullbore(&["src/", "dst"]);
+        assert_eq!(output.status.code(), Some(7), "{}", said(&output));
+        assert!(said(&output).contains("the destination is too small"), "{}", said(&output));
+        assert!(names(&disk.0).is_empty() && !place.path("dst/a").exists());
+    }
+    fs::remove_dir(place.path("dst/sub")).unwrap();
+    // It is filled meanwhile by somebody else.
+    let disk = SmallDisk::new(place.path("dst/sub"), "4m");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fullbore"));
+    command.args(["copy", "--bwlimit", "1M", "src/", "dst"]).current_dir(place.path(""));
+    let copy = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    while !place.path("dst/.a.fullbore-part").exists() && !place.path("dst/a").exists() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    fs::write(disk.0.join("filler"), vec![1; 3 << 20]).unwrap();
+    let output = copy.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(7), "{}", said(&output));
+    assert_eq!(names(&disk.0), ["filler"], "{}", said(&output));
+    fs::remove_file(disk.0.join("filler")).unwrap();
+    for old in [false, true] {
+        if old {
+            fs::write(disk.0.join("b"), "old").unwrap();
+        }
+        let output = place.fullbore(&["-b", "--verify", "src/", "dst"]);
+        assert!(said(&output).contains("sub/b: hard link not kept: copied instead"), "{}", said(&output));
+        assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+        assert_eq!(fs::read(disk.0.join("b")).unwrap(), fs::read(place.path("src/a")).unwrap());
+        assert_eq!(names(&disk.0), if old { &["b", "b~"][..] } else { &["b"] });
+    }
+    assert_eq!(fs::read(disk.0.join("b~")).unwrap(), b"old");
+}
+
+#[test]
+fn files_that_the_receivers_user_may_not_read_are_read_back() {
+    let place = Place::new();
+    let program = place.path("fullbore");
+    fullbore_testkit::process::copy_program(env!("CARGO_BIN_EXE_fullbore"), &program);
+    fs::set_permissions(place.path(""), fs::Permissions::from_mode(0o755)).unwrap();
+    for (name, length) in [("src/small", 100), ("src/big", 3_000_000)] {
+        write(&place.path(name), vec![5; length]);
+        fs::set_permissions(place.path(name), fs::Permissions::from_mode(0o0)).unwrap();
+    }
+    fs::create_dir(place.path("dst")).unwrap();
+    chown_to_nobody(&place, &["dst"]);
+    let way = place.path("way");
+    let script = "#!/bin/sh\nexec setpriv --reuid=65534 --regid=65534 --clear-groups $2\n";
+    fullbore_testkit::process::write_program(&way, script);
+    fs::set_permissions(&way, fs::Permissions::from_mode(0o755)).unwrap();
+    let there = format!("host:{}", place.path("dst").display());
+    let remote = ["-e", way.to_str().unwrap(), "--remote-path", program.to_str().unwrap(), "--ssh-only"];
+    let all = [&remote[..], &["--verify", "--no-owner", "--no-group", "--hash-list", "list", "src/", &there]].concat();
+    let copied = |text: &str| text.starts_with("nothing to copy");
+    for run in 0..2 {
+        let text = place.copy(&all);
+        assert_eq!(copied(&text), run == 1, "{text}");
+        assert_eq!(fs::read_to_string(place.path("list")).unwrap().lines().count(), 2, "{text}");
+        assert_eq!(names(&place.path("dst")), ["big", "small"]);
+        for name in ["big", "small"] {
+            let [here, there] = ["src", "dst"].map(|at| fs::metadata(place.path(at).join(name)).unwrap());
+            assert_eq!((there.mode() & 0o7777, there.mtime()), (0, here.mtime()), "{name}");
+        }
+    }
+}

@@ -22,6 +22,8 @@ use crate::xattrs::{self, ACL_ACCESS, FileRef, Treatment, Xattrs};
 
 /// Set-user-id and set-group-id.
 const SET_ID: u32 = 0o6000;
+/// All that a umask can take away.
+const UNKNOWN_UMASK: u32 = 0o777;
 
 /// Sets attributes as the options say.
 #[derive(Debug)]
@@ -68,7 +70,7 @@ impl Attributes {
             user_here: rustix::process::geteuid().as_raw(),
             group_here: rustix::process::getegid().as_raw(),
             // Where it is not known every file gets its permissions set once more.
-            umask: umask().unwrap_or(0o777),
+            umask: umask().unwrap_or(UNKNOWN_UMASK),
             grain: None,
             names,
             mapping: RwLock::new(mapping),
@@ -126,7 +128,8 @@ impl Attributes {
     pub(super) fn make_directory(&self, folder: &Folder, name: &[u8], entry: &Entry) -> Result<(), Errno> {
         let make = |mode| rustix::fs::mkdirat(folder, name, mode);
         if !self.permissions {
-            return make(self.creation_mode(entry) | Mode::RWXU);
+            // What is not kept of the permissions is what the umask takes away.
+            return make(Mode::from_raw_mode(entry.mode & 0o777) | Mode::RWXU);
         }
         if entry.xattrs.iter().any(|(name, _)| xattrs::is_acl(name)) {
             return make(Mode::RWXU);
@@ -148,16 +151,45 @@ impl Attributes {
         Ok(())
     }
 
-    /// The mode that a new file is created with.
-    pub(super) fn creation_mode(&self, entry: &Entry) -> Mode {
-        // Who may not read the file in the end must not while it is written either. What is not kept of the
-        // permissions is what the umask takes away.
-        Mode::from_raw_mode(entry.mode & 0o777)
+    /// The mode that a new file is created with. Who may not read the file in the end must not while it is written
+    /// either; [`Attributes::put`] gives the rest.
+    pub(super) fn creation_mode(&self, folder: &Folder, entry: &Entry) -> Mode {
+        let mode = entry.mode & 0o777;
+        // Here the group's bits bound an ACL that the file gets later, and some may be denied what all others may.
+        if self.acls && entry.xattrs.iter().any(|(name, _)| xattrs::is_acl(name)) {
+            return Mode::from_raw_mode(mode & 0o700);
+        }
+        // An ACL of the directory goes with the others' permissions, or it is to stay.
+        let stays_open = !folder.gives_acl || !self.acls;
+        if stays_open && self.is_born_with(folder, self.group.then(|| self.owner_of(entry).1)) {
+            return Mode::from_raw_mode(mode);
+        }
+        // Whatever group it is of for now: what that and the others both may in the end, everybody may.
+        let all = mode >> 3 & mode & 0o7;
+        Mode::from_raw_mode(mode & 0o700 | all << 3 | all)
+    }
+
+    /// Whether a new file certainly has this group, or whichever it is born with if none is to be set. That is ours or,
+    /// as the mount may be told so (mount(8), `grpid`), the directory's.
+    fn is_born_with(&self, folder: &Folder, group: Option<u32>) -> bool {
+        let is_ours = |group| folder.gives_group || group == self.group_here;
+        group.is_none_or(|group| folder.group == group && is_ours(group))
     }
 
     /// The mode of an unfinished file that a later run may have to open again.
-    pub(super) fn unfinished_mode(&self, entry: &Entry) -> Mode {
-        self.creation_mode(entry) | Mode::RUSR | Mode::WUSR
+    pub(super) fn unfinished_mode(&self, folder: &Folder, entry: &Entry) -> Mode {
+        self.creation_mode(folder, entry) | Mode::RUSR | Mode::WUSR
+    }
+
+    /// The mode of a device, pipe or socket until [`Attributes::put_on_name`] gives it its own.
+    pub(super) fn node_mode(&self, folder: &Folder, entry: &Entry) -> Mode {
+        if self.permissions { self.creation_mode(folder, entry) } else { Mode::from_raw_mode(entry.mode & 0o777) }
+    }
+
+    /// The mode that a whole file has that was unfinished: an earlier run may have made it, under other circumstances.
+    pub(super) fn present_mode(&self, file: impl AsFd, folder: &Folder, entry: &Entry) -> Mode {
+        let status = if self.permissions { rustix::fs::fstat(file).ok() } else { None };
+        status.map_or(self.unfinished_mode(folder, entry), |status| Mode::from_raw_mode(status.st_mode & 0o7777))
     }
 
     /// Puts everything on a file created with this mode, while it is open.
@@ -186,8 +218,15 @@ impl Attributes {
             failures.push((ProblemKind::Mode, "set-id bits are left out with another owner".to_owned()));
         }
         let has_acl = folder.gives_acl || !entry.xattrs.is_empty();
-        if self.permissions
-            && (has_acl || mode & self.umask != 0 || mode != created.as_raw_mode())
+        let created = created.as_raw_mode();
+        let mode = if self.permissions {
+            (has_acl || mode & self.umask != 0 || mode != created).then_some(mode)
+        } else {
+            // What is not kept of the permissions is what the umask takes away. Where that is not known, it may be all.
+            let is_narrow = self.umask != UNKNOWN_UMASK && mode & 0o077 != created & 0o077;
+            is_narrow.then_some((mode & 0o777 | created) & !self.umask)
+        };
+        if let Some(mode) = mode
             && let Err(error) = rustix::fs::fchmod(file, Mode::from_raw_mode(mode))
         {
             failed(&mut failures, ProblemKind::Mode, error);
@@ -381,6 +420,26 @@ pub(super) fn times(modified: Time) -> Timestamps {
     }
 }
 
+/// A day, in seconds: further apart than any file system's clock is coarse, or wrong by a time zone.
+pub(super) const DAY_S: i64 = 86_400;
+
+/// Gives a file the first of some times that is, as the file system keeps it, not the one that it has.
+///
+/// # Errors
+/// It cannot be set.
+pub(super) fn change_time(folder: &Folder, name: &[u8], others: impl FnOnce(Time) -> [Time; 3]) -> Result<(), Errno> {
+    let now = || Ok(folder.status(name)?.map(|status| modified(&status)));
+    let Some(before) = now()? else { return Ok(()) };
+    for other in others(before) {
+        rustix::fs::utimensat(&folder.descriptor, name, &times(other), AtFlags::SYMLINK_NOFOLLOW)?;
+        let is_another = |now: Time| now.seconds.abs_diff(before.seconds) >= DAY_S as u64 / 2;
+        if now()?.is_none_or(is_another) {
+            break;
+        }
+    }
+    Ok(())
+}
+
 /// The time of last change of content in a status.
 pub(super) fn modified(status: &Stat) -> Time {
     Time { seconds: status.st_mtime, nanoseconds: status.st_mtime_nsec as u32 }
@@ -481,6 +540,41 @@ mod tests {
         ] {
             let same = GRAINS.into_iter().find(|grain| Grain::Of(*grain).same(source, here));
             assert_eq!((same, Grain::Unknown.same(source, here)), (finest, finest.is_some()), "{here:?}");
+        }
+    }
+
+    #[test]
+    fn an_unfinished_file_is_open_only_to_those_who_may_read_it_in_the_end() {
+        let directory = tempfile::tempdir().unwrap();
+        let group_here = rustix::process::getegid().as_raw();
+        let attributes = Attributes::new(&Options { numeric_ids: true, ..Options::default() }).unwrap();
+        let acl = vec![(ACL_ACCESS.to_vec(), Vec::new())];
+        let born = |gives_group, group, gives_acl, mode, of, xattrs: &Xattrs| {
+            let tree = super::super::tree::Tree::open(directory.path()).unwrap();
+            let open = rustix::fs::openat(tree.root(), ".", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
+            let folder = tree.root().like(open, gives_group, gives_acl, group);
+            let entry = Entry { mode, group: of, xattrs: xattrs.clone(), ..Entry::plain(b"file", Kind::File) };
+            attributes.creation_mode(&folder, &entry).as_raw_mode()
+        };
+        let (us, others, none) = (group_here, group_here + 1, Xattrs::new());
+        for (gives_group, group, gives_acl, mode, of, xattrs, expected) in [
+            (false, us, false, 0o640, us, &none, 0o640),
+            (true, others, false, 0o640, others, &none, 0o640),
+            // Of another group until it is finished, or of which one depends on the mount.
+            (true, others, false, 0o640, us, &none, 0o600),
+            (false, us, false, 0o660, others, &none, 0o600),
+            (false, others, false, 0o660, us, &none, 0o600),
+            // Those who are denied it are of the final group.
+            (false, us, false, 0o604, others, &none, 0o600),
+            // Everybody may.
+            (true, others, false, 0o644, us, &none, 0o644),
+            (true, others, true, 0o775, us, &none, 0o755),
+            // Users of the directory's ACL, and those whom the file's own one denies.
+            (false, us, true, 0o640, us, &none, 0o600),
+            (false, us, false, 0o644, us, &acl, 0o600),
+        ] {
+            let mode = born(gives_group, group, gives_acl, mode, of, xattrs);
+            assert_eq!(mode, expected, "{gives_group} {group} {gives_acl} {of} {expected:o}: {mode:o}");
         }
     }
 }

@@ -220,11 +220,11 @@ fn copy(folder: &Folder, own: &[u8], to: &Folder, mut entry: Entry, attributes: 
         if entry.kind == Kind::Symlink {
             entry.target = rustix::fs::readlinkat(folder, own, Vec::new())?.into_bytes();
         }
-        make(to, &entry.name, &entry)?;
+        make(to, &entry.name, &entry, attributes.node_mode(to, &entry))?;
         return attributes.put_on_name(to, &entry.name, &entry).map(drop);
     }
-    let source: File = super::compare::open(folder, own)?;
-    let mode = attributes.unfinished_mode(&entry);
+    let source: File = super::compare::open_permitted(folder, own)?;
+    let mode = attributes.unfinished_mode(to, &entry);
     let target = partial::create(to, &entry.name, mode)?;
     copy_content(&source, &target)?;
     // What cannot be kept of its attributes is no reason to lose its content.

@@ -14,6 +14,7 @@ use fullbore_engine::stage::{Kind, StageClock};
 use rustix::io::Errno;
 
 use super::backup::Backup;
+use super::changed::ChangedFiles;
 use super::in_the_way::InTheWay;
 use super::partial::Partial;
 use super::tree::{Folder, Tree};
@@ -80,6 +81,8 @@ pub(super) struct Commit {
     failed: AtomicBool,
     /// What is finished where a full directory is gets its name at the end.
     pub(super) in_the_way: InTheWay,
+    /// Files whose content may be older than their names.
+    pub(super) changed: ChangedFiles,
 }
 
 impl Commit {
@@ -92,6 +95,7 @@ impl Commit {
             named: Mutex::default(),
             failed: AtomicBool::new(false),
             in_the_way: InTheWay::default(),
+            changed: ChangedFiles::default(),
         }
     }
 
@@ -246,7 +250,12 @@ impl Commit {
                         return folder.discard(&names::part(&file.name)).map(|()| false);
                     }
                 }
-                clock.device(|| folder.rename(&names::part(&file.name), &file.name))?;
+                let part = names::part(&file.name);
+                if self.changed.are_any() {
+                    let path = crate::entry::join(&file.directory, &file.name);
+                    self.changed.mark(&folder, &part, &path)?;
+                }
+                clock.device(|| folder.rename(&part, &file.name))?;
                 if file.big {
                     folder.unlink(&names::blocks(&file.name))?
                 }

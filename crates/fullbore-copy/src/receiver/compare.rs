@@ -8,16 +8,18 @@
 //! With `--verify` what the sender waits for is read from the device: what is the same is then as good as read back.
 
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use fullbore_engine::stage::{Kind as Clock, StageClock};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::base::Bases;
+use super::opened::{self, Opened};
 use super::partial::{Partial, errno};
 use super::tree::{Folder, Tree};
 use super::verify;
@@ -62,11 +64,11 @@ impl Comparing {
     }
 
     /// Compares until the queue is closed.
-    pub(super) fn run(&self, context: &Context<'_>, tree: &Tree, bases: &Bases) {
+    pub(super) fn run(&self, context: &Context<'_>, (tree, opened): (&Tree, &Opened<'_>), bases: &Bases) {
         let _guard = context.cancel.guard();
         let clock = context.ledger.stage("compare", Clock::Thread);
         clock.adopt_thread();
-        let comparer = Comparer { context, tree, bases, clock: &clock, outrun: &self.outrun };
+        let comparer = Comparer { context, tree, opened, bases, clock: &clock, outrun: &self.outrun };
         let (began, mut hashed_bytes, mut spent) = (Instant::now(), 0, Duration::ZERO);
         while let Some(file) = self.queue.pop(&clock) {
             if !file.awaited && self.outrun.load(Ordering::Relaxed) {
@@ -102,6 +104,7 @@ struct Old {
 struct Comparer<'a> {
     context: &'a Context<'a>,
     tree: &'a Tree,
+    opened: &'a Opened<'a>,
     bases: &'a Bases,
     clock: &'a StageClock,
     outrun: &'a AtomicBool,
@@ -120,8 +123,8 @@ impl Comparer<'_> {
                 Some(base) => self.bases.folder(base, &file.directory)?,
                 None => self.tree.folder(&file.directory)?,
             };
-            let opened = if from_device { verify::open(&folder, &file.name) } else { open(&folder, &file.name) };
-            opened.map(|file| Old { file, from_device })
+            let open = if from_device { verify::open } else { open };
+            open(self.opened, &folder, &file.name).map(|file| Old { file, from_device })
         };
         let Ok(old) = self.clock.device(opened) else {
             // Nothing that could be the same.
@@ -164,12 +167,19 @@ impl Comparer<'_> {
     }
 }
 
-/// Opens what the destination has under a name, if it is a file.
-pub(super) fn open(folder: &Folder, name: &[u8]) -> Result<File, Errno> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = rustix::fs::openat(folder, name, flags, Mode::empty())?;
-    let kind = Kind::of_mode(rustix::fs::fstat(&file)?.st_mode);
-    if kind == Some(Kind::File) { Ok(File::from(file)) } else { Err(Errno::INVAL) }
+/// Opens what the destination has under a name, if it is a file, also one of ours that its permissions close to us.
+pub(super) fn open(opened: &Opened<'_>, folder: &Folder, name: &[u8]) -> Result<File, Errno> {
+    file_of(opened.open_file(folder, name, OFlags::empty())?)
+}
+
+/// Opens what has a name, if it is a file and its permissions let us.
+pub(super) fn open_permitted(folder: &Folder, name: &[u8]) -> Result<File, Errno> {
+    file_of(opened::open_permitted(folder, name, OFlags::empty())?)
+}
+
+fn file_of(open: OwnedFd) -> Result<File, Errno> {
+    let kind = Kind::of_mode(rustix::fs::fstat(&open)?.st_mode);
+    if kind == Some(Kind::File) { Ok(File::from(open)) } else { Err(Errno::INVAL) }
 }
 
 /// The hash of a small file; none if it has another size by now.
@@ -228,7 +238,7 @@ mod tests {
             context.link.control_out.close();
             let clock = context.ledger.stage("test", Clock::Thread);
             std::thread::scope(|scope| {
-                scope.spawn(|| comparing.run(context, &tree, &Bases::default()));
+                scope.spawn(|| comparing.run(context, (&tree, &Opened::of(&tree)), &Bases::default()));
                 let pushing = scope.spawn(|| {
                     for id in 0..20 {
                         let compare = Compare {

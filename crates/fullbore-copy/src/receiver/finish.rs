@@ -1,7 +1,7 @@
 //! The end of a copy that went well: files separated, hard links, deletions, attributes of directories.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use fullbore_engine::durability::Durability;
@@ -15,6 +15,7 @@ use super::commit;
 use super::listing::{LinkLater, Listing, allocated, list, parts};
 use super::marker::Marker;
 use super::opened::is_closed;
+use super::shared::{From, Later};
 use super::tree::Folder;
 use super::write::Writers;
 use crate::entry::{Entry, Kind, join};
@@ -28,6 +29,16 @@ const EACH: usize = 500;
 /// How deep directories to be deleted are descended into. A path of more parts cannot be named anyway.
 pub(super) const DEPTH: usize = 2048;
 
+/// What became of a name that shall be a hard link.
+enum Linked {
+    /// It is one, of this file.
+    Is(Stat),
+    /// It is none: the run is dry, or something was told of.
+    Not,
+    /// It cannot be one there, for this reason, and is to be a copy.
+    Copy(Errno),
+}
+
 impl Writers<'_> {
     /// All files have their names: the rest, and one flush of everything. A dry run, which marks nothing, ends before.
     pub(super) fn finish(
@@ -38,8 +49,9 @@ impl Writers<'_> {
         threads: usize,
     ) -> Result<(), CopyError> {
         self.clock.adopt_thread();
+        self.mark_changed();
         self.separate(threads)?;
-        self.share_out(&std::mem::take(&mut listing.links), threads, |link| self.link(link));
+        self.links(&std::mem::take(&mut listing.links), threads)?;
         let without_errors = errors.load(Ordering::Relaxed) == 0;
         if self.may_delete(errors) {
             self.make_way()?;
@@ -57,13 +69,13 @@ impl Writers<'_> {
         // While the marker stands: who goes on with a run that was cut here has to read back all that it named.
         let verified = if self.context.options.verify {
             self.flush(&clock)?;
-            self.verify.run(self.context, self.tree, threads, self.problem)
+            self.verify.run(self.context, (self.tree, self.opened), threads, self.problem)
         } else {
-            Ok(())
+            Ok(0)
         };
         // Before the attributes of directories: it stands in one. What a torn run left, or what waits for deletions, is
         // gone on with as long as something is missing.
-        if verified.is_ok() && (without_errors || listing.torn.is_none() && !in_the_way.is_waited_for()) {
+        if matches!(verified, Ok(0)) && (without_errors || listing.torn.is_none() && !in_the_way.is_waited_for()) {
             marker.remove(self.tree.root())?;
         }
         let account = self.context.progress.account();
@@ -73,12 +85,14 @@ impl Writers<'_> {
         }
         self.directories(listing, threads);
         self.flush(&clock)?;
-        verified?;
+        let unread = verified?;
         if let (Some(paths), Some(kind)) = (listing.hashed.take(), self.context.options.hashes) {
             self.tell_hashes(paths, kind, threads)?;
         }
         if self.context.options.remove_source_files {
-            commit::tell_visible(self.context, &self.commit.take_named(), true, &clock);
+            // What could not be read back may be any of them.
+            let named = if unread == 0 { self.commit.take_named() } else { Vec::new() };
+            commit::tell_visible(self.context, &named, true, &clock);
             return self.hear_removed();
         }
         Ok(())
@@ -137,19 +151,45 @@ impl Writers<'_> {
         });
     }
 
-    /// Gives one more name to a file that has several.
-    fn link(&self, link: &LinkLater) {
+    /// Gives files that have several names all but the first.
+    ///
+    /// # Errors
+    /// When the destination fails.
+    fn links(&self, links: &[LinkLater], threads: usize) -> Result<(), CopyError> {
+        let state = Mutex::new((Vec::new(), None));
+        let lock = || state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.share_out(links, threads, |link| {
+            if lock().1.is_some() {
+                return;
+            }
+            match self.link(link) {
+                Ok(copy) => lock().0.extend(copy),
+                Err(error) => drop(lock().1.get_or_insert(error)),
+            }
+        });
+        let (copies, error) = state.into_inner().unwrap_or_else(PoisonError::into_inner);
+        error.map_or(Ok(()), Err)?;
+        self.set_apart(&copies.iter().collect::<Vec<_>>(), threads)
+    }
+
+    /// Gives one more name to a file that has several. Where that cannot be, gives what is to be copied for it.
+    fn link(&self, link: &LinkLater) -> Result<Option<Later>, CopyError> {
         let path = join(&link.directory, &link.entry.name);
         let linked = if self.context.options.dry_run { self.would_link(link, &path) } else { self.link_one(link) };
-        match &linked {
-            Ok(Some(status)) => self.kept(link.id, &path, status, &link.entry),
-            Ok(None) => {}
-            Err(error) => (self.problem)(ProblemKind::Unwritable, &path, std::io::Error::from(*error).to_string()),
+        match linked {
+            Ok(Linked::Is(status)) => self.kept(link.id, &path, &status, &link.entry),
+            Ok(Linked::Not) => {}
+            Ok(Linked::Copy(error)) => {
+                let from = From::First { first: link.first.clone(), error };
+                return Ok(Some(Later { id: link.id, path, entry: link.entry.clone(), from }));
+            }
+            Err(error) => self.not_separated(&path, error)?,
         }
+        Ok(None)
     }
 
     /// Tells of a link that would be made.
-    fn would_link(&self, link: &LinkLater, path: &[u8]) -> Result<Option<Stat>, Errno> {
+    fn would_link(&self, link: &LinkLater, path: &[u8]) -> Result<Linked, Errno> {
         let status = |directory: &[u8], name: &[u8]| self.tree.folder(directory).ok()?.status(name).ok()?;
         let is_new = || {
             let first = join(&link.first.directory, &link.first.name);
@@ -166,11 +206,10 @@ impl Writers<'_> {
                 self.made(path);
             }
         }
-        Ok(same)
+        Ok(same.map_or(Linked::Not, Linked::Is))
     }
 
-    /// Gives what it is if it is a link as at the source.
-    fn link_one(&self, link: &LinkLater) -> Result<Option<Stat>, Errno> {
+    fn link_one(&self, link: &LinkLater) -> Result<Linked, Errno> {
         let progress = self.context.progress;
         let first = &link.first;
         let (from, to) = (self.tree.folder(&first.directory)?, self.tree.folder(&link.directory)?);
@@ -183,39 +222,35 @@ impl Writers<'_> {
         let first = from.status(from_name)?.filter(|_| is_there).ok_or(Errno::NOENT)?;
         if there.is_some_and(|there| is_same(&there, &first)) {
             add(&progress.kept, 1);
-            return Ok(Some(first));
+            return Ok(Linked::Is(first));
         }
         let own = if there.is_some() { names::part(name) } else { name.to_vec() };
         if there.is_some() {
             to.unlink(&own)?;
         }
-        self.itemize_link(link, &join(&link.directory, name), Some(&*to).zip(there.as_ref()));
-        let mut linked = Some(first);
+        let path = join(&link.directory, name);
+        self.itemize_link(link, &path, Some(&*to).zip(there.as_ref()));
         match rustix::fs::linkat(&from, &from_name[..], &to, &own[..], AtFlags::empty()) {
             Ok(()) => {}
             // Another mount, no hard links there, or too many names: the content at least.
             Err(error @ (Errno::XDEV | Errno::PERM | Errno::MLINK | Errno::OPNOTSUPP))
                 if link.entry.kind == Kind::File =>
             {
-                linked = None;
-                self.duplicate((&from, from_name), (&to, &own), &link.directory, &link.entry)?;
-                let path = join(&link.directory, name);
-                (self.problem)(ProblemKind::Link, &path, format!("copied instead: {}", std::io::Error::from(error)));
+                return Ok(Linked::Copy(error));
             }
             Err(error) => return Err(error),
         }
-        let path = join(&link.directory, name);
         if there.is_some() && !self.commit.in_the_way.is_followed(&path) {
             if !self.backup.map_or(Ok(true), |backup| backup.keep(&to, &path, self.problem))? {
                 let _ = to.discard(&own);
-                return Ok(None);
+                return Ok(Linked::Not);
             }
             to.rename(&own, name).inspect_err(|_| {
                 let _ = to.discard(&own);
             })?;
         }
         self.made(&path);
-        Ok(linked)
+        Ok(Linked::Is(first))
     }
 
     fn itemize_link(&self, link: &LinkLater, path: &[u8], there: Option<(&Folder, &Stat)>) {

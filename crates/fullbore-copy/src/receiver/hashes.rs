@@ -95,7 +95,7 @@ impl Writers<'_> {
 
     fn hash(&self, path: &[u8], kind: HashKind) -> Result<[u8; 32], Errno> {
         let (directory, name) = parts(path);
-        let mut file = open(&*self.tree.folder(directory)?, name)?;
+        let mut file = open(self.opened, &*self.tree.folder(directory)?, name)?;
         let mut buffer = vec![0; READ_BYTES];
         let mut read = |take: &mut dyn FnMut(&[u8])| loop {
             match file.read(&mut buffer) {

@@ -11,6 +11,7 @@ use super::attributes::{changed, modified};
 use super::base::{Base, Match};
 use super::commit::{disk, is_fatal};
 use super::compare::Compare;
+use super::extras::Told;
 use super::free_space::{ExistingFile, FreeSpace, Share};
 use super::hashes::HashedPaths;
 use super::marker::Marker;
@@ -74,7 +75,9 @@ pub(super) struct Listing<'a> {
     in_fresh: bool,
     /// Names listed in a directory whose list is not at its end.
     listed: HashMap<Vec<u8>, HashSet<Vec<u8>>>,
-    /// What the source does not have, by directory.
+    /// What was told of directories of which not all is known.
+    told: Told,
+    /// What the source does not have, by directory; final when all has been listed.
     pub(super) extras: HashMap<Vec<u8>, BTreeSet<Vec<u8>>>,
     /// Directories whose attributes are set at the end, when nothing changes them any more.
     pub(super) directories: Vec<(Vec<u8>, Box<Entry>)>,
@@ -107,6 +110,7 @@ impl<'a> Listing<'a> {
             fresh: HashSet::new(),
             in_fresh: false,
             listed: HashMap::new(),
+            told: Told::default(),
             extras: HashMap::new(),
             directories: Vec::new(),
             first_of_group: HashMap::new(),
@@ -185,6 +189,8 @@ impl<'a> Listing<'a> {
                 for entry in &list.entries {
                     self.refused(&join(&directory, &entry.name), error)?;
                 }
+                // Its names were not noted.
+                self.told.unlisted(&directory, false, self.writers.held);
             }
         }
         if !list.more {
@@ -195,6 +201,20 @@ impl<'a> Listing<'a> {
         }
         self.writers.held.check(self.writers.pending.bytes())?;
         Ok(Answer { through: self.next, wanted })
+    }
+
+    /// Not all names of a directory are known, or, with `beneath`, nothing of what is at a path.
+    ///
+    /// # Errors
+    /// When there are more of them than this machine can keep.
+    pub(super) fn unlisted(&mut self, path: &[u8], beneath: bool) -> Result<(), CopyError> {
+        self.told.unlisted(path, beneath, self.writers.held);
+        self.writers.held.check(self.writers.pending.bytes())
+    }
+
+    /// All has been listed: what no source has is known.
+    pub(super) fn settle(&mut self) {
+        self.told.spare(&mut self.extras, self.case_insensitive);
     }
 
     /// Has the files compared that the last answer asked to be. Behind that answer: hashes of a file that the
@@ -256,6 +276,7 @@ impl<'a> Listing<'a> {
         if let Some(first) = entry.link_group.and_then(|group| self.first_of_group.get(&group).cloned()) {
             if folder.map_or(Ok(true), |folder| self.writers.finds_way(folder, path, status.as_ref()))? {
                 self.writers.held.keep(path, &entry);
+                self.add_copy_of_link(folder, &first, status.as_ref(), &entry);
                 self.links.push(LinkLater { directory: directory.clone(), entry: Box::new(entry), first, id });
             }
             return Ok(None);
@@ -280,6 +301,20 @@ impl<'a> Listing<'a> {
             self.first_of_group.insert(group, Arc::new(First { directory: directory.clone(), name, is_wanted }));
         }
         Ok(wanted)
+    }
+
+    /// Where a name is on another file system than the first one of its file, it takes room as a copy.
+    fn add_copy_of_link(&mut self, folder: Option<&Arc<Folder>>, first: &First, there: Option<&Stat>, entry: &Entry) {
+        let is_elsewhere = |folder: &&Arc<Folder>| {
+            let first = self.writers.tree.folder(&first.directory);
+            entry.kind == Kind::File && first.is_ok_and(|first| first.device != folder.device)
+        };
+        if let Some(folder) = folder.filter(|_| !self.is_dry()).filter(is_elsewhere) {
+            let there = there.filter(|status| Kind::of_mode(status.st_mode) == Some(Kind::File));
+            let existing = ExistingFile { old_bytes: there.map(allocated), left_bytes: None };
+            // Not taken before the end, when it is copied.
+            let _ = self.room.add_file(folder, entry.content_bytes(), existing);
+        }
     }
 
     fn directory(
@@ -579,7 +614,7 @@ impl<'a> Listing<'a> {
                 let have_bytes = partial.have_bytes();
                 missing_bytes = missing_bytes.saturating_sub(have_bytes);
                 add(&progress.resumed_bytes, have_bytes);
-                let mode = self.writers.attributes.unfinished_mode(&partial.entry);
+                let mode = self.writers.attributes.unfinished_mode(folder, &partial.entry);
                 if let Some(file) = partial.whole(folder, mode, &self.writers.boot)? {
                     // An earlier run was cut between the last block and the name.
                     let _ = self.writers.whole(&partial, folder, &file);
@@ -663,7 +698,7 @@ impl<'a> Listing<'a> {
         }
         let mut sure = false;
         let is_made = self.put(folder, path, status, entry, |listing, name| {
-            if let Err(error) = make(folder, name, entry) {
+            if let Err(error) = make(folder, name, entry, listing.writers.attributes.node_mode(folder, entry)) {
                 let kind = if entry.kind == Kind::Symlink { ProblemKind::Unwritable } else { ProblemKind::Special };
                 (listing.writers.problem)(kind, path, std::io::Error::from(error).to_string());
                 return Ok(false);
@@ -722,27 +757,36 @@ impl<'a> Listing<'a> {
 
     fn note_extras(&mut self, directory: &[u8], folder: &Folder, complete: bool) {
         let Some(names) = self.listed.remove(directory) else { return };
-        let (case_insensitive, options) = (self.case_insensitive, self.writers.context.options);
-        let is_listed = |name: &Vec<u8>| names.contains(name) || case_insensitive && names.contains(&lower_case(name));
+        let (case_insensitive, options, held) =
+            (self.case_insensitive, self.writers.context.options, self.writers.held);
+        let has = |names: &HashSet<Vec<u8>>, name: &Vec<u8>| {
+            names.contains(name) || case_insensitive && names.contains(&lower_case(name))
+        };
         if let Some(extras) = self.extras.get_mut(directory) {
             // Sources share the directory: only what none of them has.
-            extras.retain(|name| !is_listed(name));
+            extras.retain(|name| !has(&names, name));
         } else if complete && let Ok(there) = list(folder) {
+            // What a source has told that does not have all of the directory, the others leave out.
+            let earlier = self.told.take(directory);
             let extras = there.into_iter().filter(|(name, kind)| {
                 let path = join(directory, name);
                 // Excluded names are protected, as with rsync.
                 let is_excluded = self.writers.protects(&path, *kind == FileType::Directory);
                 // So are those that are left out by their kind: the source may have them.
                 let is_left_out = !options.specials && is_special(*kind);
-                !is_listed(name) && !names::is_ours(name) && !is_excluded && !is_left_out
+                let is_listed = has(&names, name) || has(&earlier, name);
+                !is_listed && !names::is_ours(name) && !is_excluded && !is_left_out
             });
             self.extras.insert(directory.to_vec(), extras.map(|(name, _)| name).collect());
+            earlier.iter().for_each(|name| held.let_go(name));
+        } else if options.delete && !directory.is_empty() {
+            return self.told.keep(directory, names, held);
         }
         if directory.is_empty() {
             // What is in a source may come behind others that have names there themselves.
             self.listed.insert(Vec::new(), names);
         } else {
-            names.iter().for_each(|name| self.writers.held.let_go(name));
+            names.iter().for_each(|name| held.let_go(name));
         }
     }
 }
@@ -765,7 +809,7 @@ pub(super) fn parts(path: &[u8]) -> (&[u8], &[u8]) {
 }
 
 /// A name as a file system that knows no case compares it, nearly enough.
-fn lower_case(name: &[u8]) -> Vec<u8> {
+pub(super) fn lower_case(name: &[u8]) -> Vec<u8> {
     String::from_utf8_lossy(name).to_lowercase().into_bytes()
 }
 
@@ -805,7 +849,7 @@ pub(super) fn is_same_thing(folder: &Folder, status: &Stat, entry: &Entry) -> Re
     })
 }
 
-pub(super) fn make(folder: &Folder, name: &[u8], entry: &Entry) -> Result<(), Errno> {
+pub(super) fn make(folder: &Folder, name: &[u8], entry: &Entry, mode: Mode) -> Result<(), Errno> {
     let kind = match entry.kind {
         Kind::Symlink => return rustix::fs::symlinkat(&entry.target[..], folder, name),
         Kind::Fifo => FileType::Fifo,
@@ -815,7 +859,7 @@ pub(super) fn make(folder: &Folder, name: &[u8], entry: &Entry) -> Result<(), Er
         Kind::File | Kind::Directory => return Err(Errno::INVAL),
     };
     let device = rustix::fs::makedev(entry.device.0, entry.device.1);
-    rustix::fs::mknodat(folder, name, kind, Mode::from_raw_mode(entry.mode & 0o777), device)
+    rustix::fs::mknodat(folder, name, kind, mode, device)
 }
 
 #[cfg(test)]

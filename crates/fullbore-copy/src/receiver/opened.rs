@@ -40,6 +40,12 @@ pub(super) fn open_root(path: &Path) -> Result<Option<u32>, Errno> {
     rustix::fs::chmod(by_descriptor, Mode::from_raw_mode(mode | OWNER)).map(|()| Some(mode))
 }
 
+/// Opens a file for reading, if its permissions let us; a link is not followed, and a pipe not waited for.
+pub(super) fn open_permitted(folder: &Folder, name: &[u8], how: OFlags) -> Result<OwnedFd, Errno> {
+    let flags = how | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    rustix::fs::openat(folder, name, flags, Mode::empty())
+}
+
 /// Paths of the directories that were opened, and the permissions that they had. They are among those that are listed.
 pub(super) struct Opened<'a> {
     tree: &'a Tree,
@@ -77,9 +83,8 @@ impl<'a> Opened<'a> {
     ///
     /// # Errors
     /// As open(2).
-    pub(super) fn open_file(&self, folder: &Folder, name: &[u8]) -> Result<OwnedFd, Errno> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let open = || rustix::fs::openat(folder, name, flags, Mode::empty());
+    pub(super) fn open_file(&self, folder: &Folder, name: &[u8], how: OFlags) -> Result<OwnedFd, Errno> {
+        let open = || open_permitted(folder, name, how);
         match open() {
             Err(Errno::ACCESS) => {}
             result => return result,

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use super::bulk::{BULK_BYTES, Bulk, Target};
 use super::free_space::Share;
 use super::journal::{self, Boot, Entered, Header, Journal};
+use super::opened::Opened;
 use super::runs::Runs;
 use super::tree::Folder;
 use super::verify::Hashes;
@@ -228,11 +229,11 @@ impl Partial {
     }
 
     /// The old file, which is in this directory.
-    pub(super) fn old(&self, folder: &Folder) -> Result<Arc<File>, Errno> {
+    pub(super) fn old(&self, opened: &Opened<'_>, folder: &Folder) -> Result<Arc<File>, Errno> {
         if let Some(old) = &self.lock().old {
             return Ok(old.clone());
         }
-        let old = Arc::new(super::compare::open(folder, &self.entry.name)?);
+        let old = Arc::new(super::compare::open(opened, folder, &self.entry.name)?);
         self.lock().old = Some(old.clone());
         Ok(old)
     }

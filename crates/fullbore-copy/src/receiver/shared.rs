@@ -13,16 +13,16 @@ use std::os::fd::AsFd as _;
 use std::os::unix::fs::FileExt as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::{SeekFrom, Stat};
+use rustix::fs::{OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
 use super::commit::{disk, is_fatal};
-use super::listing::{make, parts};
+use super::listing::{First, make, parts};
 use super::partial::{self, errno};
 use super::tree::Folder;
 use super::verify::{Hashes, Written};
 use super::write::Writers;
-use crate::entry::{Entry, Kind};
+use crate::entry::{Entry, Kind, join};
 use crate::error::CopyError;
 use crate::item::Update;
 use crate::names;
@@ -57,23 +57,31 @@ impl Owner {
 }
 
 /// A name whose file has other names here, and whose attributes, or whose file, have to become others.
-#[derive(Debug)]
-struct Later {
-    id: u64,
-    path: Vec<u8>,
-    entry: Box<Entry>,
-    /// Its content is that of a file of a base.
-    base: Option<usize>,
+pub(super) struct Later {
+    pub(super) id: u64,
+    pub(super) path: Vec<u8>,
+    pub(super) entry: Box<Entry>,
+    pub(super) from: From,
+}
+
+/// Where the content of a name's own file is.
+pub(super) enum From {
+    /// Under the name itself.
+    Here,
+    /// In this base.
+    Base(usize),
+    /// Under the first name of the source's file, as this name cannot be a link to it.
+    First { first: Arc<First>, error: Errno },
 }
 
 /// What is known of files with several names here. It grows with the files that the destination has, and with the
 /// names that are listed, not by what a peer says of others.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Shared {
     state: Mutex<State>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct State {
     /// The file of the source that an inode stands for.
     owners: HashMap<Inode, Owner>,
@@ -136,7 +144,7 @@ impl Writers<'_> {
         if is_put_off {
             self.itemize(Update::Attributes, path, entry, Some((folder, status)));
             self.held.keep(path, entry);
-            let later = Later { id, path: path.to_vec(), entry: Box::new(entry.clone()), base: None };
+            let later = Later { id, path: path.to_vec(), entry: Box::new(entry.clone()), from: From::Here };
             self.shared.lock().later.push(later);
         }
         is_put_off
@@ -145,7 +153,7 @@ impl Writers<'_> {
     /// A name gets a copy of a base's file at the end.
     pub(super) fn copy_later(&self, id: u64, path: &[u8], entry: &Entry, base: usize) {
         self.held.keep(path, entry);
-        let later = Later { id, path: path.to_vec(), entry: Box::new(entry.clone()), base: Some(base) };
+        let later = Later { id, path: path.to_vec(), entry: Box::new(entry.clone()), from: From::Base(base) };
         self.shared.lock().from_bases.push(later);
     }
 
@@ -162,8 +170,8 @@ impl Writers<'_> {
             apart.iter().for_each(|(later, _)| self.made(&later.path));
             from_bases.iter().for_each(|later| self.made(&later.path));
         } else {
-            self.set_apart(&apart, threads)?;
-            self.set_apart(&from_bases.iter().map(|later| (later, true)).collect::<Vec<_>>(), threads)?;
+            self.set_apart(&apart.iter().map(|(later, _)| *later).collect::<Vec<_>>(), threads)?;
+            self.set_apart(&from_bases.iter().collect::<Vec<_>>(), threads)?;
         }
         for (Later { id, path, entry, .. }, _) in in_place {
             let mended = self.at(path).map(|(folder, status)| self.mend_now(*id, path, &folder, &status, entry));
@@ -201,15 +209,21 @@ impl Writers<'_> {
     }
 
     /// Makes files of their own beside, flushes them, and then gives them the names: no name is ever without content.
-    fn set_apart(&self, apart: &[(&Later, bool)], threads: usize) -> Result<(), CopyError> {
+    ///
+    /// # Errors
+    /// When the destination fails, or the run is broken off.
+    pub(super) fn set_apart(&self, apart: &[&Later], threads: usize) -> Result<(), CopyError> {
         let made = Mutex::new((Vec::new(), None));
-        self.share_out(apart, threads, |(later, _)| {
+        let lock = || made.lock().unwrap_or_else(PoisonError::into_inner);
+        self.share_out(apart, threads, |later| {
+            if lock().1.is_some() {
+                return;
+            }
             let result =
                 if self.context.cancel.is_cancelled() { Err(CopyError::Interrupted) } else { self.beside(later) };
-            let mut made = made.lock().unwrap_or_else(PoisonError::into_inner);
             match result {
-                Ok(sure) => made.0.extend(sure.map(|sure| (*later, sure))),
-                Err(error) => drop(made.1.get_or_insert(error)),
+                Ok(file) => lock().0.extend(file.map(|file| (*later, file))),
+                Err(error) => drop(lock().1.get_or_insert(error)),
             }
         });
         let (made, error) = made.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -219,46 +233,78 @@ impl Writers<'_> {
         if !made.is_empty() {
             self.flush(&self.clock)?;
         }
-        for (Later { id, path, entry, .. }, sure) in made {
-            let renamed = self.tree.folder(parts(path).0).and_then(|folder| {
-                folder.rename(&names::part(&entry.name), &entry.name)?;
-                folder.status(&entry.name)?.ok_or(Errno::NOENT)
-            });
-            match renamed {
-                Ok(status) => {
+        for (later, Beside { sure, written }) in made {
+            let Later { id, path, entry, from } = later;
+            match self.give_name(later) {
+                Ok(Some(status)) => {
                     self.made(path);
-                    if sure {
+                    written.into_iter().for_each(|written| self.verify.note(written));
+                    if let From::First { error, .. } = from {
+                        let text = format!("copied instead: {}", std::io::Error::from(*error));
+                        (self.problem)(ProblemKind::Link, path, text);
+                    } else if sure {
                         self.kept(*id, path, &status, entry);
                     }
                 }
+                Ok(None) => {}
                 Err(error) => self.not_separated(path, error)?,
             }
         }
         Ok(())
     }
 
-    /// Makes the new file; gives whether it has all its attributes, or nothing if it could not be made, which was told.
-    fn beside(&self, later: &Later) -> Result<Option<bool>, CopyError> {
-        let Later { path, entry, base, .. } = later;
+    /// Gives a file that was made beside its name. Gives what has it then; nothing if that could not be, which was told.
+    fn give_name(&self, later: &Later) -> Result<Option<Stat>, Errno> {
+        let (path, name) = (&later.path, &later.entry.name[..]);
+        let folder = self.tree.folder(parts(path).0)?;
+        let own = names::part(name);
+        let first = match &later.from {
+            From::First { first, .. } => Some(join(&first.directory, &first.name)),
+            _ => None,
+        };
+        self.mark_unfinished(&folder, path, first.as_deref())?;
+        if first.is_some() {
+            if self.commit.in_the_way.is_followed(path) {
+                // It waits for a directory to go.
+                return folder.status(&own);
+            }
+            // What has the name now is another file.
+            if !self.backup.map_or(Ok(true), |backup| backup.keep(&folder, path, self.problem))? {
+                return folder.discard(&own).map(|()| None);
+            }
+        }
+        folder.rename(&own, name).inspect_err(|_| {
+            let _ = folder.discard(&own);
+        })?;
+        folder.status(name)?.ok_or(Errno::NOENT).map(Some)
+    }
+
+    /// Makes the new file; nothing if it could not be made, which was told.
+    fn beside(&self, later: &Later) -> Result<Option<Beside>, CopyError> {
+        let Later { path, entry, from, .. } = later;
         let (directory, name) = parts(path);
         let own = names::part(name);
         let made = self.tree.folder(directory).and_then(|folder| {
-            if let Some(base) = base {
-                let from = self.bases.folder(*base, directory)?;
-                return self.duplicate((&from, name), (&folder, &own), directory, entry);
-            }
             if entry.kind == Kind::File {
-                return self.duplicate((&folder, name), (&folder, &own), directory, entry);
+                let (there, its_name) = match from {
+                    From::Here => (folder.clone(), name.to_vec()),
+                    From::Base(base) => (self.bases.folder(*base, directory)?, name.to_vec()),
+                    From::First { first, .. } => {
+                        let its_path = join(&first.directory, &first.name);
+                        (self.tree.folder(&first.directory)?, self.commit.in_the_way.present_name(&its_path))
+                    }
+                };
+                return self.duplicate((&there, &its_name), (&folder, &own), directory, entry);
             }
             folder.discard(&own)?;
-            make(&folder, &own, entry)?;
+            make(&folder, &own, entry, self.attributes.node_mode(&folder, entry))?;
             let failures = self.attributes.put_on_name(&folder, &own, entry)?;
             let sure = failures.is_empty();
             self.tell(failures, directory, entry);
-            Ok(sure)
+            Ok(Beside { sure, written: None })
         });
         match made {
-            Ok(sure) => Ok(Some(sure)),
+            Ok(file) => Ok(Some(file)),
             Err(error) => {
                 let _ = self.tree.folder(directory).and_then(|folder| folder.discard(&own));
                 self.not_separated(path, error).map(|()| None)
@@ -266,7 +312,11 @@ impl Writers<'_> {
         }
     }
 
-    fn not_separated(&self, path: &[u8], error: Errno) -> Result<(), CopyError> {
+    /// Tells why a name has no file of its own.
+    ///
+    /// # Errors
+    /// When the destination itself fails.
+    pub(super) fn not_separated(&self, path: &[u8], error: Errno) -> Result<(), CopyError> {
         if is_fatal(error) {
             return Err(disk(path, error.into()));
         }
@@ -274,28 +324,38 @@ impl Writers<'_> {
         Ok(())
     }
 
-    /// Makes a second file with the content of one here, and the attributes of an entry. Gives whether it has them all.
-    pub(super) fn duplicate(
+    /// Makes a second file with the content of one here, and the attributes of an entry.
+    fn duplicate(
         &self,
         (from, from_name): (&Folder, &[u8]),
         (to, own): (&Folder, &[u8]),
         directory: &[u8],
         entry: &Entry,
-    ) -> Result<bool, Errno> {
-        let source = File::from(self.opened.open_file(from, from_name)?);
-        let mode = self.attributes.unfinished_mode(entry);
+    ) -> Result<Beside, Errno> {
+        let source = File::from(self.opened.open_file(from, from_name, OFlags::empty())?);
+        let mode = self.attributes.unfinished_mode(to, entry);
         let target = partial::create(to, own, mode)?;
         let size = self.clock.device(|| copy_content(&source, &target))?;
         let failures = self.attributes.put(target.as_fd(), mode, to, entry);
         let sure = failures.is_empty();
         self.tell(failures, directory, entry);
-        if self.context.options.verify {
+        let written = if self.context.options.verify {
             let hashes = self.clock.device(|| hashes(&source, size))?;
             let (directory, name) = (Arc::new(directory.to_vec()), entry.name.clone());
-            self.verify.note(Written { directory, name, size, end: size, hashes });
-        }
-        Ok(sure)
+            Some(Written { directory, name, size, end: size, hashes })
+        } else {
+            None
+        };
+        Ok(Beside { sure, written })
     }
+}
+
+/// A file that has no name yet.
+struct Beside {
+    /// It has all its attributes.
+    sure: bool,
+    /// What is to be read back.
+    written: Option<Written>,
 }
 
 /// Copies content with its holes; the file system shares the blocks, if it can. Gives its length.

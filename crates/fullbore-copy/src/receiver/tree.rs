@@ -45,6 +45,8 @@ pub(super) struct Folder {
     pub(super) gives_group: bool,
     /// New files get an ACL.
     pub(super) gives_acl: bool,
+    /// Its own group.
+    pub(super) group: u32,
     pub(super) device: u64,
     pub(super) file_system: Arc<FileSystem>,
     /// Whether names can be made in it, once somebody has asked.
@@ -62,10 +64,18 @@ impl Folder {
             descriptor,
             gives_group: status.st_mode & 0o2000 != 0,
             gives_acl,
+            group: status.st_gid,
             device: status.st_dev,
             file_system,
             writable: OnceLock::new(),
         })
+    }
+
+    /// One whose new files are as told.
+    #[cfg(test)]
+    pub(super) fn like(&self, descriptor: OwnedFd, gives_group: bool, gives_acl: bool, group: u32) -> Folder {
+        let (device, file_system) = (self.device, self.file_system.clone());
+        Folder { descriptor, gives_group, gives_acl, group, device, file_system, writable: OnceLock::new() }
     }
 
     /// Whether names can be made in it.

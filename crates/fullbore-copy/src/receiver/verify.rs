@@ -3,7 +3,7 @@
 //!
 //! Files are opened with `O_DIRECT`, which reads past the page cache (open(2)); where a file system knows no
 //! such thing, the cache is told to let go of the file first (posix_fadvise(2), `DONTNEED`), which it does for
-//! what the sync before has written out. A file that is not right gets the time zero, so that the next run
+//! what the sync before has written out. A file that is not right gets another time, so that the next run
 //! copies it again.
 
 use std::fs::File;
@@ -14,11 +14,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use fullbore_engine::stage::Kind as Clock;
-use rustix::fs::{Advice, AtFlags, Mode, OFlags, SeekFrom};
+use rustix::fs::{Advice, OFlags, SeekFrom};
 use rustix::io::Errno;
 
-use super::attributes::times;
+use super::attributes::{DAY_S, change_time};
 use super::in_the_way::InTheWay;
+use super::opened::Opened;
 use super::partial::errno;
 use super::tree::{Folder, Tree};
 use crate::entry::{Time, join, shown};
@@ -69,20 +70,21 @@ impl Verify {
         }
     }
 
-    /// Reads everything back, with so many threads, after it was synced.
+    /// Reads everything back, with so many threads, after it was synced. Gives how many files could not be opened, so
+    /// that nothing is known of them; each has been told of.
     ///
     /// # Errors
     /// When something is not as it was written; each such file has been told of by then.
     pub(super) fn run(
         &self,
         context: &Context<'_>,
-        tree: &Tree,
+        (tree, opened): (&Tree, &Opened<'_>),
         threads: usize,
         problem: &(dyn Fn(ProblemKind, &[u8], String) + Sync),
-    ) -> Result<(), CopyError> {
+    ) -> Result<usize, CopyError> {
         let files = std::mem::take(&mut *self.lock());
         let clock = context.ledger.stage("verify", Clock::Thread);
-        let (next, wrong) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+        let (next, unread, wrong) = (AtomicUsize::new(0), AtomicUsize::new(0), Mutex::new(Vec::new()));
         let began = Instant::now();
         let work = || {
             let _guard = context.cancel.guard();
@@ -93,14 +95,20 @@ impl Verify {
                     return;
                 }
                 let path = join(&file.directory, &file.name);
-                let text = match clock.device(|| check(tree, file, &mut buffer)) {
-                    Ok(true) => {
+                let text = match clock.device(|| check((tree, opened), file, &mut buffer)) {
+                    Err(error) => {
+                        let text = format!("it cannot be read back: {}", std::io::Error::from(error));
+                        problem(ProblemKind::Unreadable, &path, text);
+                        unread.fetch_add(1, Ordering::Relaxed);
+                        continue;
+                    }
+                    Ok(Ok(true)) => {
                         clock.add_items(1, file.end);
                         add(&context.progress.verified_bytes, file.end);
                         continue;
                     }
-                    Ok(false) => "its content is another one; run again".to_owned(),
-                    Err(error) => std::io::Error::from(error).to_string(),
+                    Ok(Ok(false)) => "its content is another one; run again".to_owned(),
+                    Ok(Err(error)) => std::io::Error::from(error).to_string(),
                 };
                 problem(ProblemKind::Damaged, &path, text);
                 wrong.lock().unwrap_or_else(PoisonError::into_inner).push(path);
@@ -115,25 +123,33 @@ impl Verify {
         match wrong.lock().unwrap_or_else(PoisonError::into_inner).first() {
             Some(path) => Err(CopyError::Damaged { path: shown(path) }),
             None if context.cancel.is_cancelled() => Err(CopyError::Interrupted),
-            None => Ok(()),
+            None => Ok(unread.into_inner()),
         }
     }
 }
 
-/// Whether a file is as it was written. If not, its time is set back.
-fn check(tree: &Tree, file: &Written, buffer: &mut Vec<u8>) -> Result<bool, Errno> {
+/// Whether a file is as it was written, or why it cannot be read. If it is not, it gets another time.
+///
+/// # Errors
+/// When it cannot be opened: that says nothing of its content.
+fn check(
+    (tree, opened): (&Tree, &Opened<'_>),
+    file: &Written,
+    buffer: &mut Vec<u8>,
+) -> Result<Result<bool, Errno>, Errno> {
     let folder = tree.folder(&file.directory)?;
-    let right = is_right(&folder, file, buffer);
+    let right = is_right(&open(opened, &folder, &file.name)?, file, buffer);
     if !matches!(right, Ok(true)) {
-        // Fails where the device has become read-only: then the words have to do.
-        let _ = rustix::fs::utimensat(&folder, &file.name[..], &times(Time::default()), AtFlags::SYMLINK_NOFOLLOW);
+        // Fails where the device has become read-only: then the words have to do. 1970, or a day later where the source
+        // itself is of 1970.
+        let day = |time: Time| Time { seconds: time.seconds.saturating_add(DAY_S), ..time };
+        let _ = change_time(&folder, &file.name, |now| [Time::default(), day(Time::default()), day(now)]);
     }
-    right
+    Ok(right)
 }
 
-fn is_right(folder: &Folder, file: &Written, buffer: &mut Vec<u8>) -> Result<bool, Errno> {
-    let open = open(folder, &file.name)?;
-    if rustix::fs::fstat(&open)?.st_size as u64 != file.end {
+fn is_right(open: &File, file: &Written, buffer: &mut Vec<u8>) -> Result<bool, Errno> {
+    if rustix::fs::fstat(open)?.st_size as u64 != file.end {
         return Ok(false);
     }
     let length = block_bytes(file.size);
@@ -142,14 +158,13 @@ fn is_right(folder: &Folder, file: &Written, buffer: &mut Vec<u8>) -> Result<boo
         let offset = index * length;
         let here = block_len(file.size, *index).min(file.end.saturating_sub(offset)) as usize;
         let same = |content: &[u8]| blake3::hash(content).as_bytes() == hash;
-        if !is_hole(&open, behind..offset.min(file.end), buffer)?
-            || !read(&open, buffer, offset, here)?.is_some_and(same)
+        if !is_hole(open, behind..offset.min(file.end), buffer)? || !read(open, buffer, offset, here)?.is_some_and(same)
         {
             return Ok(false);
         }
         behind = offset + length;
     }
-    is_hole(&open, behind..file.end, buffer)
+    is_hole(open, behind..file.end, buffer)
 }
 
 /// Whether there is nothing but zeros between two places, the first of them a block's beginning.
@@ -186,11 +201,10 @@ pub(super) fn read<'a>(
 }
 
 /// Opens a file so that reading it reads the device.
-pub(super) fn open(folder: &Folder, name: &[u8]) -> Result<File, Errno> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    match rustix::fs::openat(folder, name, flags | OFlags::DIRECT, Mode::empty()) {
+pub(super) fn open(opened: &Opened<'_>, folder: &Folder, name: &[u8]) -> Result<File, Errno> {
+    match opened.open_file(folder, name, OFlags::DIRECT) {
         Err(Errno::INVAL) => {
-            let file = rustix::fs::openat(folder, name, flags, Mode::empty())?;
+            let file = opened.open_file(folder, name, OFlags::empty())?;
             rustix::fs::fadvise(&file, 0, None, Advice::DontNeed)?;
             Ok(File::from(file))
         }
@@ -230,7 +244,8 @@ mod tests {
     }
 
     fn is_right(path: &Path, file: &Written) -> bool {
-        check(&Tree::open(path).unwrap(), file, &mut Vec::new()).unwrap()
+        let tree = Tree::open(path).unwrap();
+        check((&tree, &Opened::of(&tree)), file, &mut Vec::new()).unwrap().unwrap()
     }
 
     #[test]
@@ -254,6 +269,35 @@ mod tests {
     }
 
     #[test]
+    fn a_wrong_file_gets_another_time_also_if_its_own_is_that_of_1970() {
+        use std::os::unix::fs::MetadataExt as _;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        for seconds in [0, 1, 2, 86_400, 1_000_000_000] {
+            std::fs::write(&path, "wrong").unwrap();
+            let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
+            std::fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
+            assert!(!is_right(directory.path(), &written("file", b"right")));
+            let marked = std::fs::metadata(&path).unwrap().mtime();
+            assert!(marked.abs_diff(seconds as i64) >= 86_400 / 2, "{seconds}: {marked}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_opened_is_not_called_damaged() {
+        let directory = tempfile::tempdir().unwrap();
+        let (tree, verify) = (Tree::open(directory.path()).unwrap(), Verify::default());
+        std::fs::write(directory.path().join("file"), "x").unwrap();
+        verify.note(written("gone", b"x"));
+        verify.note(written("file", b"x"));
+        let told = Mutex::new(Vec::new());
+        let problem = |kind, path: &[u8], _: String| told.lock().unwrap().push((kind, path.to_vec()));
+        let run = |context: &Context<'_>| verify.run(context, (&tree, &Opened::of(&tree)), 2, &problem);
+        assert_eq!(with_context(&Options::default(), run).unwrap(), 1);
+        assert_eq!(told.into_inner().unwrap(), [(ProblemKind::Unreadable, b"gone".to_vec())]);
+    }
+
+    #[test]
     fn what_was_not_read_back_to_its_end_is_not_right() {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join("file"), "x").unwrap();
@@ -261,7 +305,7 @@ mod tests {
         verify.note(written("file", b"x"));
         let result = with_context(&Options::default(), |context| {
             context.cancel.cancel(CopyError::Interrupted);
-            verify.run(context, &tree, 2, &|_, _, _| {})
+            verify.run(context, (&tree, &Opened::of(&tree)), 2, &|_, _, _| {})
         });
         assert!(matches!(result, Err(CopyError::Interrupted)), "{result:?}");
     }

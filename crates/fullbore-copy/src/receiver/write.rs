@@ -274,7 +274,7 @@ impl Writers<'_> {
     }
 
     fn small(&self, folder: &Folder, entry: &Entry, content: &[u8]) -> Result<Failures, Errno> {
-        let mode = self.attributes.creation_mode(entry);
+        let mode = self.attributes.creation_mode(folder, entry);
         self.clock.device(|| {
             let mut file = partial::create(folder, &names::part(&entry.name), mode)?;
             if entry.stored.is_some() {
@@ -341,9 +341,9 @@ impl Writers<'_> {
         if *blake3::hash(content).as_bytes() != block.hash {
             return Err(CopyError::Verification { path: crate::entry::shown(&path()) });
         }
-        let mode = self.attributes.unfinished_mode(&partial.entry);
         let folder = self.tree.folder(&partial.directory);
         let written = folder.and_then(|folder| {
+            let mode = self.attributes.unfinished_mode(&folder, &partial.entry);
             let progress =
                 self.clock.device(|| partial.write(&block, content, &folder, mode, &self.boot, self.bulk))?;
             Ok((folder, progress))
@@ -362,8 +362,8 @@ impl Writers<'_> {
             if partial.entry.stored.is_none() || run.first + run.count > blocks(partial.entry.size) {
                 return Err(CopyError::Meaning("holes where there are none"));
             }
-            let mode = self.attributes.unfinished_mode(&partial.entry);
             let written = self.tree.folder(&partial.directory).and_then(|folder| {
+                let mode = self.attributes.unfinished_mode(&folder, &partial.entry);
                 let progress = self.clock.device(|| partial.holes(run, &folder, mode, &self.boot))?;
                 Ok((folder, progress))
             });
@@ -400,11 +400,11 @@ impl Writers<'_> {
 
     fn take_old(&self, partial: &Partial, folder: &Folder, index: u64, hash: [u8; 32]) -> Result<Progress, Errno> {
         let (size, pool) = (partial.entry.size, &self.context.link.pool);
-        let mode = self.attributes.unfinished_mode(&partial.entry);
+        let mode = self.attributes.unfinished_mode(folder, &partial.entry);
         let mut content = pool.take(block_len(size, index) as usize);
         let base = partial.base.map(|base| self.bases.folder(base, &partial.directory)).transpose()?;
         partial
-            .old(base.as_deref().unwrap_or(folder))?
+            .old(self.opened, base.as_deref().unwrap_or(folder))?
             .read_exact_at(&mut content, super::journal::offset(size, index))
             .map_err(partial::errno)?;
         if *blake3::hash(&content).as_bytes() != hash {
@@ -574,8 +574,10 @@ impl Writers<'_> {
     /// All blocks of a file are there.
     pub(super) fn whole(&self, partial: &Arc<Partial>, folder: &Folder, file: &File) -> Result<(), CopyError> {
         self.pending.lock().remove(partial.id);
-        let mode = self.attributes.unfinished_mode(&partial.entry);
-        let failures = self.clock.device(|| self.attributes.put(file, mode, folder, &partial.entry));
+        let failures = self.clock.device(|| {
+            let mode = self.attributes.present_mode(file, folder, &partial.entry);
+            self.attributes.put(file, mode, folder, &partial.entry)
+        });
         let sure = failures.is_empty();
         self.tell(failures, &partial.directory, &partial.entry);
         self.clock.add_items(1, 0);

@@ -25,7 +25,7 @@ use crate::overlap;
 use crate::probe::Disks;
 use crate::reach::{self, SERVER};
 use crate::receiver::journal::boot;
-use crate::receiver::{self, Destination};
+use crate::receiver::{self, Destination, Requested};
 use crate::send_program;
 use crate::sender::{self, OpenedSources, REMOTE_WINDOW_BYTES, Source, Sources, WINDOW_RECORDS};
 use crate::session::{CancelToken, Context, Exchange, Link, Progress};
@@ -50,8 +50,8 @@ pub(super) struct Task {
     pub(super) sends: Option<OpenedSources>,
     /// Paths of sources there.
     pub(super) paths: Vec<OsString>,
-    /// Only these paths beneath the source.
-    pub(super) only: Option<Vec<Vec<u8>>>,
+    /// Only these paths beneath the source, in order.
+    pub(super) only: Option<Arc<Vec<Vec<u8>>>>,
     /// Where to.
     pub(super) target: OsString,
     /// The other machine.
@@ -223,7 +223,8 @@ impl RemoteRun<'_, '_> {
     fn send(&self, context: &Context<'_>, opened: &OpenedSources) -> Result<Account, Arc<CopyError>> {
         let OpenedSources { sources, missing } = opened.clone();
         let rotational = sources.iter().any(Source::is_rotational);
-        let sources = Sources { sources, missing, only: self.task.only.clone(), skip: None, rotational };
+        let only = self.task.only.as_deref().cloned();
+        let sources = Sources { sources, missing, only, skip: None, rotational };
         sender::run(context, &sources, &Window::new(REMOTE_WINDOW_BYTES, WINDOW_RECORDS))
     }
 
@@ -321,7 +322,15 @@ impl RemoteRun<'_, '_> {
                 let resolved =
                     Destination::resolve(Path::new(&self.task.target), single_file, many, self.options.dry_run);
                 let beside_source = connection.ready.boot == boot();
-                let resolved = Destination { beside_source, ..resolved.map_err(|error| failure(&error))? };
+                let requested = match &self.task.only {
+                    Some(only) => Requested::only(only.clone()),
+                    None => Requested::sources(&self.task.paths, self.options, &connection.ready.whereabouts),
+                };
+                let resolved = Destination {
+                    beside_source,
+                    requested: Some(requested),
+                    ..resolved.map_err(|error| failure(&error))?
+                };
                 if beside_source {
                     let refused = overlap::refuse_by_ssh(&connection.ready.whereabouts, &resolved, self.options);
                     refused.map_err(|error| failure(&error))?;

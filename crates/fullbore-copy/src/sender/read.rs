@@ -308,8 +308,7 @@ impl Reader<'_> {
 
     /// Leaves holes out of a block.
     fn gather(&self, buffer: Vec<u8>, segments: Vec<Segment>) -> (Vec<Segment>, Vec<u8>) {
-        let within = segments.iter().all(|part| (part.offset + part.length) as usize <= buffer.len());
-        if segments.is_empty() || !within {
+        if segments.is_empty() || !has_all(&segments, &buffer) {
             return (Vec::new(), buffer);
         }
         let sum: usize = segments.iter().map(|part| part.length as usize).sum();
@@ -373,6 +372,21 @@ impl Reader<'_> {
     }
 }
 
+/// Whether these parts of a block have all of its content. They were asked for before it was read: what was written into
+/// a hole in between was hashed, and has to be sent.
+fn has_all(segments: &[Segment], content: &[u8]) -> bool {
+    let mut rest = 0;
+    let is_empty = |hole: &[u8]| hole.iter().all(|byte| *byte == 0);
+    for part in segments {
+        let (begin, end) = (part.offset as usize, part.offset as usize + part.length as usize);
+        if end > content.len() || !content.get(rest..begin).is_some_and(is_empty) {
+            return false;
+        }
+        rest = end;
+    }
+    is_empty(&content[rest..])
+}
+
 /// Fills the buffer from a position in a file, or what there is.
 fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> Result<usize, Errno> {
     let mut filled = 0;
@@ -385,4 +399,26 @@ fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> Result<usize, Errno> 
         }
     }
     Ok(filled)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_whose_holes_got_data_since_is_sent_whole() {
+        let segments = [Segment { offset: 4096, length: 4096 }, Segment { offset: 16_384, length: 100 }];
+        let mut content = vec![0; 20_000];
+        content[4096..8192].fill(1);
+        content[16_384..16_484].fill(2);
+        assert!(has_all(&segments, &content));
+        for at in [0, 4095, 8192, 16_383, 16_484, 19_999] {
+            content[at] = 3;
+            assert!(!has_all(&segments, &content), "at {at}");
+            content[at] = 0;
+        }
+        // What has become shorter meanwhile is sent as it is.
+        assert!(has_all(&segments, &content[..16_484]) && !has_all(&segments, &content[..16_483]));
+        assert!(!has_all(&segments, &content[..100]));
+    }
 }

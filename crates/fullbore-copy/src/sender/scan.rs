@@ -11,10 +11,10 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, Stat};
 use rustix::io::Errno;
 
 use super::remove::{Removable, Removables};
-use super::source::{self, Directory, Entered, Implied, Source, SourceFile, is_kernel_view, look};
+use super::source::{self, Directory, Entered, Implied, KeptPath, Source, SourceFile, is_kernel_view, look};
 use super::wants::Wants;
 use super::{Skip, Sources};
-use crate::entry::{Entry, Kind, join};
+use crate::entry::{Entry, Kind, is_path, join};
 use crate::names;
 use crate::owners;
 use crate::session::{Context, Event};
@@ -93,7 +93,15 @@ impl<'a> Scan<'a> {
         self.clock.adopt_thread();
         let _guard = self.context.cancel.guard();
         let (sources, only) = (&all.sources[..], all.only.as_deref());
-        all.missing.iter().for_each(|missing| self.unreadable(&missing.path, &missing.text));
+        for missing in &all.missing {
+            self.error(&missing.path, &missing.text);
+            let relative = self.context.options.relative;
+            let kept = if relative { KeptPath::relative(&missing.path) } else { Some(KeptPath::last(&missing.path)) };
+            // What was copied of it before stays. Of one that stands for its content, nobody knows the names.
+            if let Some(kept) = kept.filter(|kept| !kept.names.is_empty()) {
+                self.unlisted(&kept.names.join(&b'/'), true);
+            }
+        }
         // Where two may have the same path, the first one has it: then they are listed one after the other.
         let together = if may_collide(sources) {
             locked(&self.teller).seen = Some(HashMap::new());
@@ -240,6 +248,7 @@ impl<'a> Scan<'a> {
             Ok(names) => names,
             Err(Errno::NOENT) => {
                 self.problem(ProblemKind::Vanished, &directory.path, "the directory is gone".to_owned());
+                self.unlisted(&directory.path, true);
                 return self.tell(directory, Vec::new(), false, false);
             }
             Err(error) => return self.failed(&directory.path, error),
@@ -256,8 +265,8 @@ impl<'a> Scan<'a> {
             let follows = directory.root.follows;
             match self.clock.device(|| rustix::fs::statat(&descriptor, &name[..], look(follows))) {
                 Ok(status) => {
-                    // Of a link that is followed, what it leads to decides as well.
-                    let is_known = is_known && !(follows && *kind == FileType::Symlink);
+                    // Of a link that is followed, what it leads to decides as well; so does what has taken its place.
+                    let is_known = is_known && FileType::from_raw_mode(status.st_mode) == *kind;
                     if !is_known && excluded(Kind::of_mode(status.st_mode) == Some(Kind::Directory)) {
                         continue;
                     }
@@ -277,6 +286,9 @@ impl<'a> Scan<'a> {
             }
         }
         let complete = self.errors.load(Ordering::Relaxed) == before;
+        if !complete {
+            self.unlisted(&directory.path, false);
+        }
         self.tell(directory, batch.take(), complete, false);
         self.push(batch.children);
     }
@@ -319,6 +331,7 @@ impl<'a> Scan<'a> {
             return self.problem(ProblemKind::Name, &path(), names::explain(name));
         }
         let Some(mut entry) = source::entry(name, status) else {
+            self.unlisted(&path(), true);
             return self.problem(ProblemKind::Special, &path(), "a file of unknown kind".to_owned());
         };
         if !options.chmod.is_empty() && entry.kind != Kind::Symlink {
@@ -519,8 +532,27 @@ impl<'a> Scan<'a> {
     }
 
     fn unreadable(&self, path: &[u8], text: &str) {
+        self.error(path, text);
+        self.unlisted(path, true);
+    }
+
+    fn error(&self, path: &[u8], text: &str) {
         self.errors.fetch_add(1, Ordering::Relaxed);
         self.problem(ProblemKind::Unreadable, path, text.to_owned());
+    }
+
+    /// Keeps the receiver from deleting what this source may have: another source may have the directory, too, and all
+    /// of its names.
+    fn unlisted(&self, path: &[u8], beneath: bool) {
+        if !self.context.options.delete {
+            return;
+        }
+        // One that is too long stands for what it is in.
+        let mut told = path;
+        while !is_path(told) {
+            told = &told[..told.iter().rposition(|byte| *byte == b'/').unwrap_or(0)];
+        }
+        self.send(Message::Unlisted { directory: told.to_vec(), beneath: beneath || told.len() < path.len() });
     }
 
     fn problem(&self, kind: ProblemKind, path: &[u8], text: String) {

@@ -7,7 +7,7 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -57,6 +57,72 @@ pub(super) struct Implied {
     pub(super) path: Vec<u8>,
     /// It, open: a symbolic link stands for the directory that it leads to, as with rsync.
     pub(super) root: Arc<Root>,
+}
+
+/// What of a source's path is kept at the destination.
+#[derive(Debug)]
+pub(crate) struct KeptPath<'a> {
+    /// What is left out.
+    base: &'a [u8],
+    pub(crate) names: Vec<&'a [u8]>,
+    /// What is in the last of the names is meant, or what is in `base`, if there is none.
+    pub(crate) is_content: bool,
+    /// The user has said what is left out.
+    pub(crate) is_cut: bool,
+}
+
+impl<'a> KeptPath<'a> {
+    /// The last name.
+    pub(crate) fn last(path: &'a [u8]) -> KeptPath<'a> {
+        let last = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        let is_content = is_content(last);
+        let base = match &path[..path.len() - last.len()] {
+            _ if is_content => path,
+            b"" => b".",
+            above => above,
+        };
+        KeptPath { base, names: if is_content { Vec::new() } else { vec![last] }, is_content, is_cut: false }
+    }
+
+    /// With `--relative`: what is behind `/./`, or all of it. None if that leads above itself.
+    pub(crate) fn relative(path: &'a [u8]) -> Option<KeptPath<'a>> {
+        let cut = path.windows(3).position(|part| part == b"/./").or_else(|| path.starts_with(b"./").then_some(0));
+        let (base, kept) = match cut {
+            Some(0) if path.starts_with(b"./") => (&b"."[..], &path[2..]),
+            Some(0) => (&b"/"[..], &path[3..]),
+            Some(cut) => (&path[..cut], &path[cut + 3..]),
+            None if path.starts_with(b"/") => (&b"/"[..], &path[1..]),
+            None => (&b"."[..], path),
+        };
+        let names = kept.split(|byte| *byte == b'/').try_fold(Vec::new(), with_name)?;
+        let last = kept.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        Some(KeptPath { base, names, is_content: is_content(last), is_cut: cut.is_some() })
+    }
+
+    /// As [`KeptPath::relative`], of a path below a directory that has this one name, or nothing.
+    pub(crate) fn relative_below(directory: &'a [u8], rest: &'a [u8]) -> Option<KeptPath<'a>> {
+        if rest.windows(3).any(|part| part == b"/./") {
+            return KeptPath::relative(rest);
+        }
+        let last = rest.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        let names = rest.split(|byte| *byte == b'/').try_fold(vec![directory], with_name)?;
+        Some(KeptPath { base: b"/", names, is_content: !rest.is_empty() && is_content(last), is_cut: false })
+    }
+}
+
+/// A path's names and one more part of it; none if that leads above them.
+fn with_name<'a>(mut names: Vec<&'a [u8]>, part: &'a [u8]) -> Option<Vec<&'a [u8]>> {
+    match part {
+        b"" | b"." => {}
+        b".." => drop(names.pop()?),
+        part => names.push(part),
+    }
+    Some(names)
+}
+
+/// Whether a path that ends in this stands for what is in a directory.
+fn is_content(last: &[u8]) -> bool {
+    matches!(last, b"" | b"." | b"..")
 }
 
 /// A source that cannot be opened, of several.
@@ -167,42 +233,21 @@ impl Source {
         if options.relative {
             return Source::open_relative(path, options.copy_links);
         }
-        let last = bytes.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-        let is_content = matches!(last, b"" | b"." | b"..");
-        let directory = match &bytes[..bytes.len() - last.len()] {
-            _ if is_content => path,
-            b"" => Path::new("."),
-            parent => Path::new(OsStr::from_bytes(parent)),
-        };
+        let KeptPath { base, names, is_content, .. } = KeptPath::last(bytes);
+        let directory = if is_content { path } else { Path::new(OsStr::from_bytes(base)) };
         let root = Root::open(directory, Vec::new(), options.copy_links)?;
-        Source::within(root, (!is_content).then(|| last.to_vec()), path, Vec::new(), false)
+        Source::within(root, names.first().map(|name| name.to_vec()), path, Vec::new(), false)
     }
 
     /// A source whose path is kept at the destination, as far as it is behind `/./`, or all of it.
     fn open_relative(path: &Path, follows: bool) -> Result<Source, Unusable> {
-        let bytes = path.as_os_str().as_bytes();
-        let cut = bytes.windows(3).position(|part| part == b"/./").or_else(|| bytes.starts_with(b"./").then_some(0));
-        let (base, kept) = match cut {
-            Some(0) if bytes.starts_with(b"./") => (&b"."[..], &bytes[2..]),
-            Some(0) => (&b"/"[..], &bytes[3..]),
-            Some(cut) => (&bytes[..cut], &bytes[cut + 3..]),
-            None if bytes.starts_with(b"/") => (&b"/"[..], &bytes[1..]),
-            None => (&b"."[..], bytes),
-        };
-        let mut parts: Vec<&[u8]> = Vec::new();
-        for part in kept.split(|byte| *byte == b'/') {
-            match part {
-                b"" | b"." => {}
-                b".." => drop(parts.pop().ok_or(ABOVE)?),
-                part => parts.push(part),
-            }
-        }
-        let is_content = matches!(kept.rsplit(|byte| *byte == b'/').next(), None | Some(b"" | b"." | b".."));
-        let name = if is_content { None } else { parts.pop().map(<[u8]>::to_vec) };
+        let KeptPath { base, mut names, is_content, .. } =
+            KeptPath::relative(path.as_os_str().as_bytes()).ok_or(ABOVE)?;
+        let name = if is_content { None } else { names.pop().map(<[u8]>::to_vec) };
         let (mut root, mut prefix, mut implied) =
             (Root::open(Path::new(OsStr::from_bytes(base)), Vec::new(), follows)?, Vec::new(), Vec::new());
         let mut place = PathBuf::from(OsStr::from_bytes(base));
-        for part in parts {
+        for part in names {
             prefix = crate::entry::join(&prefix, part);
             place.push(OsStr::from_bytes(part));
             root = Root::open(&place, prefix.clone(), follows)?;
@@ -257,17 +302,31 @@ impl Source {
     /// Where it lies; nothing if it has gone meanwhile.
     pub(crate) fn whereabouts(&self) -> Option<Whereabouts> {
         let root = Number::of(&rustix::fs::fstat(&self.root.descriptor).ok()?);
-        let status = |name: &Vec<u8>| rustix::fs::statat(&self.root.descriptor, name, AtFlags::SYMLINK_NOFOLLOW).ok();
-        let own = self.name.as_ref().filter(|_| self.is_directory).and_then(status);
-        let content = if self.name.is_none() { self.path.canonicalize().ok() } else { None };
+        let status = |name: &Vec<u8>| rustix::fs::statat(&self.root.descriptor, name, look(self.root.follows)).ok();
+        let named = self.name.as_ref().and_then(status).as_ref().map(Number::of);
         Some(Whereabouts {
             root,
             name: self.name.clone(),
-            own: own.as_ref().map(Number::of),
+            own: named.filter(|_| self.is_directory),
             prefix: self.root.prefix.clone(),
             written: self.path.as_os_str().as_bytes().to_vec(),
-            content: content.map(|path| path.into_os_string().into_vec()),
+            content: self.real_path().map(|path| path.into_os_string().into_vec()),
+            itself: if self.name.is_none() { Some(root) } else { named },
         })
+    }
+
+    /// Its path without links, but for one that is copied itself.
+    fn real_path(&self) -> Option<PathBuf> {
+        let open = PathBuf::from(format!("/proc/self/fd/{}", self.root.descriptor.as_raw_fd()));
+        let by_name = || match (&self.name, self.path.parent()) {
+            (None, _) => Some(self.path.as_path()),
+            (Some(_), Some(above)) if above == Path::new("") => Some(Path::new(".")),
+            (Some(_), above) => above,
+        };
+        let root = open.canonicalize().ok().or_else(|| by_name()?.canonicalize().ok())?;
+        let Some(name) = &self.name else { return Some(root) };
+        let path = root.join(OsStr::from_bytes(name));
+        if self.root.follows { path.canonicalize().ok() } else { Some(path) }
     }
 
     /// Whether it is on a disk whose arm has to be moved.

@@ -44,7 +44,7 @@ pub enum WireError {
 /// Most bytes that a frame of this kind may have.
 pub(super) fn longest(kind: u8) -> Result<usize, WireError> {
     match kind {
-        kind::OWNERS..=kind::HASHED => Ok(CONTROL_BYTES),
+        kind::OWNERS..=kind::UNLISTED => Ok(CONTROL_BYTES),
         kind::PACK..=kind::DIFFERS => Ok(DATA_BYTES),
         kind => Err(WireError::UnknownKind(kind)),
     }
@@ -104,6 +104,7 @@ impl<'a> BodyReader<'a> {
             kind::OWNERS => Message::Owners(self.owners()?),
             kind::LIST => Message::List(self.list()?),
             kind::LISTED => Message::Listed { entries: self.number()?, errors: self.number()? },
+            kind::UNLISTED => Message::Unlisted { beneath: self.flag()?, directory: self.path()? },
             kind::LOST => Message::Lost { id: self.number()? },
             kind::FINISH => Message::Finish { records: self.number()? },
             kind::ANSWER => Message::Answer(self.answer()?),

@@ -30,6 +30,7 @@ pub(super) mod kind {
     pub(crate) const SWITCH: u8 = 21;
     pub(crate) const ITEM: u8 = 22;
     pub(crate) const HASHED: u8 = 23;
+    pub(crate) const UNLISTED: u8 = 24;
     pub(crate) const PACK: u8 = 32;
     pub(crate) const BLOCK: u8 = 33;
     pub(crate) const HOLES: u8 = 34;
@@ -70,6 +71,7 @@ fn kind_and_content(message: &Message) -> (u8, &[u8]) {
         Message::Owners { .. } => (kind::OWNERS, NONE),
         Message::List { .. } => (kind::LIST, NONE),
         Message::Listed { .. } => (kind::LISTED, NONE),
+        Message::Unlisted { .. } => (kind::UNLISTED, NONE),
         Message::Lost { .. } => (kind::LOST, NONE),
         Message::Finish { .. } => (kind::FINISH, NONE),
         Message::Answer { .. } => (kind::ANSWER, NONE),
@@ -122,6 +124,10 @@ impl Writer<'_> {
                 list.entries.iter().for_each(|entry| self.entry(entry));
             }
             Message::Listed { entries, errors } => self.numbers(&[*entries, *errors]),
+            Message::Unlisted { directory, beneath } => {
+                self.byte(u8::from(*beneath));
+                self.bytes(directory);
+            }
             Message::Lost { id } => self.number(*id),
             Message::Finish { records } => self.number(*records),
             Message::Answer(answer) => {

@@ -360,6 +360,13 @@ pub enum Message {
         /// Directories and files that could not be examined: nothing may be deleted then.
         errors: u64,
     },
+    /// Sender: not all names of a directory could be told, so that none is deleted there.
+    Unlisted {
+        /// Path of the directory, or of something unknown, beneath the destination.
+        directory: Vec<u8>,
+        /// Nothing is known of what is there, nor of anything beneath it.
+        beneath: bool,
+    },
     /// Sender: a file that is wanted cannot be sent.
     Lost {
         /// The entry's number.

@@ -79,6 +79,7 @@ fn message() -> impl Strategy<Value = Message> {
             })
         ),
         (any::<u64>(), any::<u64>()).prop_map(|(entries, errors)| Message::Listed { entries, errors }),
+        (path(), any::<bool>()).prop_map(|(directory, beneath)| Message::Unlisted { directory, beneath }),
         any::<u64>().prop_map(|sequence| Message::Acknowledge { sequence }),
         (proptest::collection::vec(any::<u64>(), 0..9), any::<bool>())
             .prop_map(|(ids, last)| Message::Visible { ids, last }),
