@@ -29,7 +29,7 @@ use rustix::io::Errno;
 pub use directory::Directory;
 use directory::{Directories, Modes, Resolve};
 pub use name::{PART_ENDING, is_part_name, part_name};
-pub use part::{PREALLOCATE_BYTES, PartFile, PartWriter};
+pub use part::{PREALLOCATE_BYTES, PartFile, PartWriter, reserve_room};
 
 /// When a file was last written to; `None` where the file system keeps no times.
 pub fn modified(file: &File) -> Option<std::time::SystemTime> {

@@ -263,7 +263,7 @@ impl Walk {
             let (checked, children, trouble, is_closed) = (None, Vec::new(), None, false);
             let mut done = Box::new(Done { name, cap, is_argument, checked, children, trouble, is_closed });
             match contents.walk(done.cap.clone(), &path).await {
-                Ok(found) => done.cap = found,
+                Ok(found) => done.cap = found.cap,
                 Err(error) => {
                     done.trouble = Some(explain(&error));
                     return done;

@@ -15,6 +15,12 @@ use crate::upload::Grid;
 /// Pieces of a directory's content on their way from the servers.
 const PIECES: usize = 4;
 
+/// Bytes in memory for each byte of a directory's content: of minimal entries it is ten, of usual ones less than two.
+const LISTED_TIMES: u64 = 5;
+
+/// Bytes that the content of a mutable directory is taken to have, whose size no cap tells. A guess.
+const MUTABLE_BYTES: u64 = 1 << 20;
+
 /// A cap that leads to nothing that can be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -64,6 +70,15 @@ pub enum ReadError {
 pub struct Listing {
     /// In the order in which the directory has them.
     pub entries: Vec<Entry>,
+    /// One line each.
+    pub troubles: Vec<String>,
+}
+
+/// Where a path leads, and what was wrong with shares on the way.
+#[derive(Debug)]
+pub struct Found {
+    /// The cap of the file or directory.
+    pub cap: Cap,
     /// One line each.
     pub troubles: Vec<String>,
 }
@@ -146,25 +161,35 @@ impl Contents {
     ///
     /// # Errors
     /// [`ReadError`] if some directory on the way cannot be read, or has no such child.
-    pub async fn walk(&self, mut cap: Cap, path: &str) -> Result<Cap, ReadError> {
+    pub async fn walk(&self, mut cap: Cap, path: &str) -> Result<Found, ReadError> {
+        let mut troubles = Vec::new();
         for name in path.split('/').filter(|name| !name.is_empty()) {
             let listing = self.directory(&cap).await?;
-            let Some(entry) = listing.entries.into_iter().find(|entry| entry.name == name) else {
+            troubles.extend(listing.troubles);
+            // Of a name that is there twice the last one counts, as it does when all of the directory is got.
+            let Some(entry) = listing.entries.into_iter().rfind(|entry| entry.name == name) else {
                 return Err(ReadError::Missing { name: name.to_owned() });
             };
             cap = entry.cap.map_err(|error| ReadError::Child { name: name.to_owned(), error })?;
         }
-        Ok(cap)
+        Ok(Found { cap, troubles })
     }
+}
+
+/// Bytes of memory that count for the listing of a directory. What its cap claims may be any number.
+pub(crate) fn listing_bytes(cap: &Cap) -> u64 {
+    cap.size().unwrap_or(MUTABLE_BYTES).saturating_mul(LISTED_TIMES)
 }
 
 /// The library's error as the person sees it.
 pub(crate) fn explain(error: &ReadError) -> CommandError {
     let (kind, troubles): (ErrorKind, &[String]) = match error {
         ReadError::Get(GetError::Interrupted) => (ErrorKind::Interrupted, &[]),
+        ReadError::Directory(DirectoryError::TooMany) => (ErrorKind::Usage, &[]),
         ReadError::Get(GetError::Segment { .. }) | ReadError::Directory(_) => (ErrorKind::Verification, &[]),
         ReadError::Get(GetError::TooFewShares(few)) | ReadError::Mutable(MutableError::TooFewShares(few)) => {
-            (ErrorKind::Network, &few.troubles)
+            let kind = if few.is_damage() { ErrorKind::Verification } else { ErrorKind::Network };
+            (kind, &few.troubles)
         }
         ReadError::Get(GetError::Geometry(_)) => (ErrorKind::Usage, &[]),
         ReadError::Get(_) | ReadError::Mutable(MutableError::Unwanted) => (ErrorKind::Network, &[]),
@@ -180,5 +205,48 @@ pub(crate) fn explain(error: &ReadError) -> CommandError {
             command.hint("`fullbore get -o DIR CAP` gets a directory, `fullbore ls CAP` lists it")
         }
         _ => command,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fault::TooFewShares;
+    use crate::gbs::link::LinkOptions;
+    use crate::servers::Announcements;
+    use crate::upload::produce::Pool;
+    use std::time::Duration;
+    use tokio::sync::watch;
+
+    #[tokio::test]
+    async fn of_a_name_that_is_there_twice_the_last_entry_is_meant() {
+        let options = LinkOptions::new(Duration::from_secs(1));
+        let grid = Arc::new(Grid::new(Announcements::default().servers(), Vec::new(), options));
+        let downloader = Arc::new(Downloader::new(Arc::clone(&grid), Pool::new(1), watch::channel(false).1));
+        let packed = b"32:4:same,13:URI:LIT:mfrgg,0:,2:{},,26:4:same,8:URI:LIT:,0:,2:{},,".to_vec();
+        let contents = Contents::new(grid, downloader);
+        let found = contents.walk(Cap::LiteralDirectory(packed), "same").await.unwrap();
+        assert_eq!(found.cap, Cap::Literal(Vec::new()), "as `get -o DIR` takes it");
+    }
+
+    #[test]
+    fn too_few_good_shares_are_told_from_too_few_servers() {
+        for (found, damaged, kind) in [
+            (0, 0, ErrorKind::Network),
+            (2, 0, ErrorKind::Network),
+            (0, 2, ErrorKind::Network),
+            (0, 3, ErrorKind::Verification),
+            (2, 1, ErrorKind::Verification),
+        ] {
+            let few = TooFewShares { found, needed: 3, asked: 5, damaged, troubles: vec!["why".into()] };
+            for error in [ReadError::Get(few.clone().into()), ReadError::Mutable(few.into())] {
+                let explained = explain(&error);
+                assert_eq!(
+                    (explained.kind, &*explained.context),
+                    (kind, &["why".to_owned()][..]),
+                    "{found}, {damaged}"
+                );
+            }
+        }
     }
 }

@@ -9,7 +9,7 @@ use unicode_normalization::UnicodeNormalization;
 
 use super::cap::Cap;
 use super::hash::netstring;
-pub use entries::{DIRECTORY_BYTES_MAX, DirectoryError, Entry, Time, entries};
+pub use entries::{DIRECTORY_BYTES_MAX, DirectoryError, ENTRIES_MAX, Entry, Time, entries};
 
 /// A name that a directory of a grid cannot have.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

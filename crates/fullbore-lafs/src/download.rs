@@ -164,6 +164,8 @@ struct Download<'a> {
     lists: ShareLists,
     /// Shares, and who says that he has them.
     holders: BTreeMap<u16, BTreeSet<usize>>,
+    /// Shares of which some server has wrong bytes.
+    damaged: BTreeSet<u16>,
     /// Pairs that turned out to be of no use.
     spoiled: BTreeSet<(u16, usize)>,
     readers: Vec<Reader>,
@@ -211,6 +213,7 @@ impl<'a> Download<'a> {
             order,
             lists: ShareLists::default(),
             holders: BTreeMap::new(),
+            damaged: BTreeSet::new(),
             spoiled: BTreeSet::new(),
             readers: Vec::new(),
             code: Arc::new(Code::new(cap.needed, cap.total)),
@@ -420,7 +423,7 @@ impl<'a> Download<'a> {
             self.patience.answered(asked.elapsed());
         }
         if let Err(damage) = self.readers[number].received(what, bytes, &self.cap) {
-            return self.fail(number, &damage);
+            return self.damage(number, &damage);
         }
         if !self.is_proven
             && let Some(proven) = self.readers[number].proven.clone()
@@ -548,7 +551,7 @@ impl<'a> Download<'a> {
             Err(SegmentError::Blocks(readers)) => {
                 self.again(segment);
                 for number in readers {
-                    self.fail(number, &format!("block {segment} is damaged"));
+                    self.damage(number, &format!("block {segment} is damaged"));
                 }
             }
         }
@@ -567,6 +570,12 @@ impl<'a> Download<'a> {
         let name = self.link(reader.server).name();
         self.troubles.push(format!("share {} on {name}: {reason}", reader.share));
         self.spoil(number);
+    }
+
+    /// A share has wrong bytes.
+    fn damage(&mut self, number: usize, reason: &str) {
+        self.damaged.insert(self.readers[number].share);
+        self.fail(number, reason);
     }
 
     fn spoil(&mut self, number: usize) {

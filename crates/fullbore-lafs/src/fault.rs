@@ -43,8 +43,18 @@ pub struct TooFewShares {
     pub needed: u16,
     /// Servers asked.
     pub asked: usize,
+    /// Different shares beside these that are there and have wrong bytes.
+    pub damaged: usize,
     /// What was wrong with others, one line each.
     pub troubles: Vec<String>,
+}
+
+impl TooFewShares {
+    /// Whether damage is what is in the way: with the damaged shares there would be enough. Otherwise servers, or shares,
+    /// are missing.
+    pub fn is_damage(&self) -> bool {
+        self.found + self.damaged >= usize::from(self.needed)
+    }
 }
 
 /// The bytes of a range of a share that was asked for.

@@ -20,7 +20,7 @@ use fullbore_engine::run::costs::process_costs;
 use fullbore_engine::run::pace::PROGRESS_EVERY;
 use fullbore_engine::run::report::{self, Report, StageTimes, StoreReport, Summary, UsedShare};
 use fullbore_engine::run::sink::Sink;
-use fullbore_engine::run::{CommandError, Counts, ErrorKind, Event, Events, Pace, Phase, Stop};
+use fullbore_engine::run::{CommandError, Counts, ErrorKind, Event, Events, Pace, Phase, Stop, stopped};
 use fullbore_engine::stage::Ledger;
 use fullbore_engine::units::several;
 use fullbore_wire::rate_limit::RateLimits;
@@ -31,8 +31,8 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::cap::{Cap, Chk};
-use crate::contents::{Contents, ReadError, explain};
-use crate::download::{Downloaded, Downloader};
+use crate::contents::{Contents, Found, ReadError, explain};
+use crate::download::{Downloaded, Downloader, GetError};
 use crate::grid::{self, GridSettings, access, connect};
 use crate::upload::Grid;
 use crate::upload::produce::Pool;
@@ -96,7 +96,8 @@ pub fn run(
     if let Some(Ok(Wanted::Other(cap, path))) = &first {
         let reading = reading.insert(Reading::new(settings, stop, &seen)?);
         let walk = async { stop.or(reading.contents.walk(cap.clone(), path)).await };
-        let found = runtime.block_on(walk)?.map_err(|error| explain(&error))?;
+        let Found { cap: found, troubles } = runtime.block_on(walk)?.map_err(|error| explain(&error))?;
+        troubles.into_iter().for_each(|trouble| events.warn(trouble));
         if found.is_directory() {
             if let Some(another) = runtime.block_on(stop.or(caps.recv()))? {
                 another?;
@@ -430,9 +431,22 @@ impl<'a> Files<'a> {
     fn other(&mut self, cap: Cap, path: String) -> Result<Download, CommandError> {
         let contents = self.reading()?.contents.clone();
         let (out, pieces) = mpsc::channel::<Bytes>(PIECES);
+        let mut stop = self.stop.watch();
+        let reading = async move {
+            let Found { cap, mut troubles } = contents.walk(cap, &path).await?;
+            if cap.is_directory() {
+                return Err(ReadError::IsADirectory);
+            }
+            let got = contents.read(&cap, &out).await?;
+            troubles.extend(got.troubles);
+            Ok(Downloaded { troubles, ..got })
+        };
+        // Reading ends with it: servers of a mutable file may take their time.
         let task = tokio::spawn(async move {
-            let cap = contents.walk(cap, &path).await?;
-            if cap.is_directory() { Err(ReadError::IsADirectory) } else { contents.read(&cap, &out).await }
+            tokio::select! {
+                () = stopped(&mut stop) => Err(GetError::Interrupted.into()),
+                read = reading => read,
+            }
         });
         Ok(Download { size: 0, pieces, task })
     }

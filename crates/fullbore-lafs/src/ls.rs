@@ -16,7 +16,7 @@ use fullbore_wire::run::sending_runtime;
 use tokio::task::JoinHandle;
 
 use crate::cap::{Cap, CapError, StorageIndex};
-use crate::contents::{Contents, Listing, ReadError, explain};
+use crate::contents::{Contents, Found, Listing, ReadError, explain, listing_bytes};
 use crate::directory::{Entry, Time};
 use crate::download::Downloader;
 use crate::grid::{self, GridSettings, access, connect};
@@ -25,6 +25,9 @@ use crate::verdict::{Facts, judge};
 
 /// Directories that are read at once. A guess: each takes a few round trips, and the first 32 hide most of them.
 const READ_AT_ONCE: usize = 32;
+
+/// Bytes of memory that count for directories that are read ahead: beside these one is read, whatever its size.
+const LISTINGS_BYTES: u64 = 64 << 20;
 
 /// Entries after the next one among which directories are found to be read ahead.
 const LOOK_AHEAD: usize = 256;
@@ -75,6 +78,7 @@ pub fn run(settings: &ListSettings, events: &mut dyn Events, stop: &Stop) -> Res
         store: StoreReport::default(),
         waiting: Vec::new(),
         reading: 0,
+        reading_bytes: 0,
         unread: 0,
     };
     runtime.block_on(stop.or(listing.run(cap, path)))??;
@@ -124,15 +128,17 @@ struct Lister<'a> {
     store: StoreReport,
     /// The next one last.
     waiting: Vec<Waiting>,
-    /// Directories that are being read.
+    /// Directories that are being read, or read ahead, and bytes of memory that count for these.
     reading: usize,
+    reading_bytes: u64,
     /// Directories that could not be read.
     unread: u64,
 }
 
 impl Lister<'_> {
     async fn run(&mut self, cap: Cap, path: &str) -> Result<(), CommandError> {
-        let found = self.contents.walk(cap, path).await.map_err(|error| explain(&error))?;
+        let Found { cap: found, troubles } = self.contents.walk(cap, path).await.map_err(|error| explain(&error))?;
+        troubles.into_iter().for_each(|trouble| self.events.warn(trouble));
         if !found.is_directory() {
             let name = path.rsplit('/').find(|name| !name.is_empty()).unwrap_or("the cap");
             return self.tell(name.to_owned(), &Ok(found), None);
@@ -149,6 +155,7 @@ impl Lister<'_> {
                 continue;
             };
             self.reading -= 1;
+            self.reading_bytes = self.reading_bytes.saturating_sub(listing_bytes(&cap).min(LISTINGS_BYTES));
             match reading.await.map_err(|error| CommandError::new(ErrorKind::Internal, error))? {
                 Ok(listing) => {
                     let mut above = Vec::clone(&above);
@@ -166,13 +173,14 @@ impl Lister<'_> {
             return;
         }
         for (ahead, waiting) in self.waiting.iter_mut().rev().take(LOOK_AHEAD).enumerate() {
-            if ahead > 0 && self.reading >= READ_AT_ONCE {
+            if ahead > 0 && (self.reading >= READ_AT_ONCE || self.reading_bytes >= LISTINGS_BYTES) {
                 break;
             }
             if waiting.reading.is_none()
                 && let Some(cap) = waiting.directory().cloned()
             {
                 let contents = self.contents.clone();
+                self.reading_bytes += listing_bytes(&cap).min(LISTINGS_BYTES);
                 waiting.reading = Some(tokio::spawn(async move { contents.directory(&cap).await }));
                 self.reading += 1;
             }

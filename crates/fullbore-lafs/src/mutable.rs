@@ -5,27 +5,31 @@
 //! each of which is checked up to the signed root; a share that is damaged is replaced by another one. Directories are the
 //! usual content, so that this is made for small files: one group of segments after the other.
 
+mod limit;
 mod repair;
 mod share;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use ctr::cipher::StreamCipher;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
 
 use crate::cap::{Key, Mutable, StorageIndex, first_half};
 use crate::code::Code;
 use crate::encode::cipher;
 use crate::fault::{ShareFault, TooFewShares, read_bytes};
+use crate::gbs::held_shares;
 use crate::gbs::link::Link;
-use crate::gbs::{held_shares, range_bytes};
 use crate::hash::{Hash, tagged_pair};
 use crate::merkle::Tree;
 use crate::upload::Grid;
+use limit::Limit;
 pub(crate) use repair::repair;
 pub use share::{HEAD_BYTES, MutableHeader, MutableShareError, SaltedBlock, SignedShare};
 
@@ -40,6 +44,12 @@ const SHARES_AT_ONCE: usize = 16;
 
 /// Bytes of blocks that are asked of one share at once.
 const GROUP_BYTES: u64 = 1 << 20;
+
+/// A share that can be replaced is late when it takes so many times as long as others did, as for immutable files.
+const LATE_TIMES: u32 = 4;
+
+/// Time that servers which were late before are waited for after the others, if these have enough.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// A mutable file that cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -74,6 +84,8 @@ pub struct Survey {
     pub versions: BTreeMap<Vec<u8>, Vec<FoundShare>>,
     /// Shares that are damaged or of somebody else, and why: share, server.
     pub damaged: Vec<(u16, usize, String)>,
+    /// Shares that their servers list and did not give, and why: share, server. Nothing is known of these.
+    pub unread: Vec<(u16, usize, String)>,
     /// Servers that did not answer, and why.
     pub silent: Vec<(usize, String)>,
 }
@@ -93,9 +105,54 @@ impl Survey {
     /// One line for each share and server that is of no use.
     pub fn troubles(&self, grid: &Grid) -> Vec<String> {
         let name = |server: usize| grid.link(self.order[server]).name().to_owned();
-        let damaged =
-            self.damaged.iter().map(|(share, server, why)| format!("share {share} on {}: {why}", name(*server)));
-        damaged.chain(self.silent.iter().map(|(server, why)| format!("{}: {why}", name(*server)))).collect()
+        let shares = self.damaged.iter().chain(&self.unread);
+        let shares = shares.map(|(share, server, why)| format!("share {share} on {}: {why}", name(*server)));
+        shares.chain(self.silent.iter().map(|(server, why)| format!("{}: {why}", name(*server)))).collect()
+    }
+
+    /// One line for each version that is newer than this one, or differs from it under the same number.
+    fn newer(&self, version: &[FoundShare]) -> Vec<String> {
+        let Some(read) = version.first().map(|found| &found.signed.header) else { return Vec::new() };
+        let newer = self.versions.range(read.signed[1..].to_vec()..).skip(1).map(|(_, shares)| {
+            let MutableHeader { sequence, needed, .. } = &shares[0].signed.header;
+            let which = if *sequence > read.sequence { "newer" } else { "another" };
+            format!(
+                "version {} is read; there is {which} version {sequence}, and {} of the {needed} shares that it needs were \
+                 found",
+                read.sequence,
+                distinct(shares)
+            )
+        });
+        newer.collect()
+    }
+
+    /// Different damaged shares that are none of these.
+    fn damaged_beside(&self, shares: &[FoundShare], bad: &[(u16, usize, ShareFault)]) -> usize {
+        let is_bad = |found: &FoundShare| bad.iter().any(|bad| (bad.0, bad.1) == (found.signed.share, found.server));
+        let good: BTreeSet<u16> =
+            shares.iter().filter(|found| !is_bad(found)).map(|found| found.signed.share).collect();
+        let read = bad.iter().filter(|(_, _, fault)| fault.is_damaged).map(|(share, ..)| *share);
+        let damaged: BTreeSet<u16> = self.damaged.iter().map(|(share, ..)| *share).chain(read).collect();
+        damaged.difference(&good).count()
+    }
+
+    /// Takes over what a server has.
+    fn add(&mut self, server: usize, heads: Result<Vec<Head>, String>) {
+        let heads = match heads {
+            Ok(heads) => heads,
+            Err(why) => return self.silent.push((server, why)),
+        };
+        for (share, head) in heads {
+            match head {
+                Err(ShareFault { is_damaged: true, why }) => self.damaged.push((share, server, why)),
+                Err(ShareFault { why, .. }) => self.unread.push((share, server, why)),
+                Ok(signed) => {
+                    let version = signed.header.signed[1..].to_vec();
+                    let found = FoundShare { signed: Arc::new(signed), server };
+                    self.versions.entry(version).or_default().push(found);
+                }
+            }
+        }
     }
 }
 
@@ -105,9 +162,10 @@ pub(crate) fn distinct(shares: &[FoundShare]) -> usize {
 }
 
 /// The share's signed head, or why it is of no use.
-type Head = (u16, Result<SignedShare, String>);
+type Head = (u16, Result<SignedShare, ShareFault>);
 
-/// Asks all servers for their shares of a file, and checks who signed them.
+/// Asks all servers for their shares of a file, and checks who signed them. A server that does not tell in time counts as
+/// silent.
 pub async fn survey(grid: &Arc<Grid>, cap: &Mutable) -> Survey {
     let index = cap.storage_index();
     let mut order = grid.order(&index);
@@ -117,31 +175,46 @@ pub async fn survey(grid: &Arc<Grid>, cap: &Mutable) -> Survey {
         let (link, fingerprint) = (grid.link(server).clone(), cap.fingerprint);
         asked.spawn(async move { (position, heads(&link, &index, &fingerprint).await) });
     }
+    let mut awaited: BTreeSet<usize> = (0..order.len()).collect();
     let mut survey = Survey { order, ..Survey::default() };
-    while let Some(answer) = asked.join_next().await {
-        let Ok((server, heads)) = answer else { continue };
-        match heads {
-            Err(why) => survey.silent.push((server, why)),
-            Ok(heads) => {
-                for (share, head) in heads {
-                    match head {
-                        Err(why) => survey.damaged.push((share, server, why)),
-                        Ok(signed) => {
-                            let version = signed.header.signed[1..].to_vec();
-                            let found = FoundShare { signed: Arc::new(signed), server };
-                            survey.versions.entry(version).or_default().push(found);
-                        }
-                    }
+    let mut limit = Limit::new(grid, survey.order.iter().copied(), 0);
+    let mut heard = Instant::now();
+    loop {
+        // One slow server is not waited for again and again by all files of a directory.
+        let is_rest_late = awaited.iter().all(|&server| grid.is_late(survey.order[server]));
+        let is_enough = is_rest_late && survey.best().is_some();
+        let until = if is_enough { limit.until.min(heard + GRACE) } else { limit.until };
+        let (server, heads) = match timeout_at(until, asked.join_next()).await {
+            Ok(Some(Ok(answer))) => answer,
+            Ok(Some(Err(_))) => continue,
+            Ok(None) => break,
+            Err(_) => {
+                let is_awaited = |server| awaited.iter().any(|&position| survey.order[position] == server);
+                if !is_enough && limit.renew(is_awaited) {
+                    continue;
                 }
+                break;
             }
-        }
+        };
+        heard = Instant::now();
+        awaited.remove(&server);
+        grid.note_late(survey.order[server], false);
+        survey.add(server, heads);
+    }
+    for server in awaited {
+        grid.note_late(survey.order[server], true);
+        survey.silent.push((server, LATE.to_owned()));
     }
     // Answers come in any order; the same grid is to give the same report.
     survey.versions.values_mut().for_each(|shares| shares.sort_by_key(|found| (found.signed.share, found.server)));
     survey.damaged.sort();
+    survey.unread.sort();
     survey.silent.sort();
     survey
 }
+
+/// Why a server, or a share, is not waited for any more.
+const LATE: &str = "no complete answer within the time limit";
 
 /// What a server says that it holds.
 async fn heads(link: &Link, index: &StorageIndex, fingerprint: &Hash) -> Result<Vec<Head>, String> {
@@ -155,11 +228,18 @@ async fn heads(link: &Link, index: &StorageIndex, fingerprint: &Hash) -> Result<
     let mut heads = Vec::new();
     for (share, pending) in reading {
         let reply = match pending {
-            Ok(pending) => pending.reply().await.map_err(|error| error.reason),
-            Err(error) => Err(error.reason),
+            Ok(pending) => pending.reply().await,
+            Err(error) => Err(error),
         };
-        let bytes = range_bytes(&reply?.answer).map_err(|error| error.to_string())?;
-        heads.push((share, SignedShare::verify(share, &bytes, fingerprint).map_err(|error| error.to_string())));
+        let head = match reply {
+            Ok(reply) => read_bytes(&reply.answer)
+                .and_then(|bytes| SignedShare::verify(share, &bytes, fingerprint).map_err(ShareFault::damaged)),
+            // Nothing more comes from there, nor could the blocks of what has come be read.
+            Err(error) if link.given_up().is_some() => return Err(error.reason),
+            // A share that cannot be had says nothing of the others.
+            Err(error) => Err(error.into()),
+        };
+        heads.push((share, head));
     }
     Ok(heads)
 }
@@ -169,9 +249,12 @@ async fn heads(link: &Link, index: &StorageIndex, fingerprint: &Hash) -> Result<
 pub struct MutableReader<'a> {
     grid: &'a Arc<Grid>,
     order: &'a [usize],
+    survey: &'a Survey,
     index: StorageIndex,
     /// Trees over the blocks of shares, once they are proven; by share and server.
     trees: BTreeMap<(u16, usize), Tree>,
+    /// Shares instead of which others were read.
+    late: BTreeSet<(u16, usize)>,
     /// Shares that turned out to be of no use, and why.
     pub(crate) bad: Vec<(u16, usize, ShareFault)>,
 }
@@ -182,7 +265,19 @@ type Blocks = Vec<([u8; 16], Bytes)>;
 impl<'a> MutableReader<'a> {
     /// For the shares of a survey.
     pub fn new(grid: &'a Arc<Grid>, survey: &'a Survey, index: StorageIndex) -> MutableReader<'a> {
-        MutableReader { grid, order: &survey.order, index, trees: BTreeMap::new(), bad: Vec::new() }
+        MutableReader {
+            grid,
+            order: &survey.order,
+            survey,
+            index,
+            trees: BTreeMap::new(),
+            late: BTreeSet::new(),
+            bad: Vec::new(),
+        }
+    }
+
+    fn is_late(&self, found: &FoundShare) -> bool {
+        self.late.contains(&(found.signed.share, found.server))
     }
 
     fn is_good(&self, found: &FoundShare) -> bool {
@@ -202,7 +297,7 @@ impl<'a> MutableReader<'a> {
         for group in Self::groups(&first.signed.header) {
             let good: Vec<FoundShare> = shares.iter().filter(|found| self.is_good(found)).cloned().collect();
             for some in good.chunks(SHARES_AT_ONCE) {
-                self.blocks(some, &group).await;
+                self.blocks(some, &group, false).await;
             }
         }
     }
@@ -245,11 +340,15 @@ impl<'a> MutableReader<'a> {
             found,
             needed: k,
             asked: reader.order.len(),
+            damaged: reader.survey.damaged_beside(shares, &reader.bad),
             troubles: reader.troubles(),
         };
         while here.len() < needed {
+            // Any k will do: those that were late come last, and are waited for when there are no others.
+            let mut by_haste: Vec<&FoundShare> = shares.iter().collect();
+            by_haste.sort_by_key(|found| (self.is_late(found), self.grid.is_late(self.order[found.server])));
             let mut chosen: BTreeMap<u16, FoundShare> = BTreeMap::new();
-            for found in shares.iter().filter(|found| self.is_good(found)) {
+            for &found in by_haste.iter().filter(|found| self.is_good(found)) {
                 if here.len() + chosen.len() < needed && !here.contains_key(&found.signed.share) {
                     chosen.entry(found.signed.share).or_insert_with(|| found.clone());
                 }
@@ -257,7 +356,12 @@ impl<'a> MutableReader<'a> {
             if chosen.is_empty() {
                 return Err(too_few(self, here.len()).into());
             }
-            here.extend(self.blocks(&chosen.into_values().collect::<Vec<_>>(), group).await);
+            let is_other = |found: &&&FoundShare| {
+                self.is_good(found) && !self.is_late(found) && !here.contains_key(&found.signed.share)
+            };
+            let is_replaceable = !chosen.values().any(|found| self.is_late(found))
+                && by_haste.iter().filter(is_other).count() > chosen.len();
+            here.extend(self.blocks(&chosen.into_values().collect::<Vec<_>>(), group, is_replaceable).await);
         }
         let mut segments = Vec::new();
         for position in 0..(group.end - group.start) as usize {
@@ -270,17 +374,23 @@ impl<'a> MutableReader<'a> {
         Ok(segments)
     }
 
-    /// One line for each share that is of no use.
+    /// One line for each share that is of no use, or was late.
     pub fn troubles(&self) -> Vec<String> {
         let name = |server: usize| self.grid.link(self.order[server]).name().to_owned();
-        self.bad
-            .iter()
-            .map(|(share, server, fault)| format!("share {share} on {}: {}", name(*server), fault.why))
-            .collect()
+        let bad = self.bad.iter().map(|(share, server, fault)| (*share, *server, &*fault.why));
+        let is_bad = |place: &(u16, usize)| self.bad.iter().any(|(share, server, _)| (*share, *server) == *place);
+        let late = self.late.iter().filter(|place| !is_bad(place)).map(|(share, server)| (*share, *server, LATE));
+        bad.chain(late).map(|(share, server, why)| format!("share {share} on {}: {why}", name(server))).collect()
     }
 
-    /// The checked blocks of these shares; those that are of no use are noted.
-    async fn blocks(&mut self, shares: &[FoundShare], group: &Range<u64>) -> BTreeMap<u16, Blocks> {
+    /// The checked blocks of these shares; those that are of no use are noted, and those that are late. Where others could
+    /// be read instead, a share is late sooner.
+    async fn blocks(
+        &mut self,
+        shares: &[FoundShare],
+        group: &Range<u64>,
+        is_replaceable: bool,
+    ) -> BTreeMap<u16, Blocks> {
         let mut reading = JoinSet::new();
         for found in shares {
             let (found, group, index) = (found.clone(), group.clone(), self.index);
@@ -292,15 +402,47 @@ impl<'a> MutableReader<'a> {
             });
         }
         let mut here = BTreeMap::new();
-        while let Some(read) = reading.join_next().await {
-            let Ok((found, blocks)) = read else { continue };
+        let mut awaited: BTreeSet<(u16, usize)> =
+            shares.iter().map(|found| (found.signed.share, found.server)).collect();
+        let length = |range: Range<u64>| range.end - range.start;
+        let headers = shares.iter().map(|found| &found.signed.header);
+        let bytes: u64 =
+            headers.map(|header| length(header.blocks_range(group)) + length(header.block_tree_range())).sum();
+        let servers = shares.iter().map(|found| self.order[found.server]);
+        let mut limit = Limit::new(self.grid, servers, bytes);
+        let (begun, mut late) = (Instant::now(), None);
+        loop {
+            let until = late.map_or(limit.until, |late| limit.until.min(late));
+            let (found, blocks) = match timeout_at(until, reading.join_next()).await {
+                Ok(Some(Ok(read))) => read,
+                Ok(Some(Err(_))) => continue,
+                Ok(None) => break,
+                Err(_) => {
+                    let is_awaited = |server| awaited.iter().any(|(_, position)| self.order[*position] == server);
+                    if late.is_none_or(|late| late > Instant::now()) && limit.renew(is_awaited) {
+                        continue;
+                    }
+                    break;
+                }
+            };
             let place = (found.signed.share, found.server);
+            awaited.remove(&place);
+            if blocks.is_ok() && is_replaceable {
+                late = Some(begun + (begun.elapsed() * LATE_TIMES).max(self.grid.patience()));
+            }
             match blocks {
                 Ok((tree, blocks)) => {
                     self.trees.insert(place, tree);
                     here.insert(found.signed.share, blocks);
                 }
                 Err(fault) => self.bad.push((place.0, place.1, fault)),
+            }
+        }
+        for (share, server) in awaited {
+            self.grid.note_late(self.order[server], true);
+            match is_replaceable {
+                true => _ = self.late.insert((share, server)),
+                false => self.bad.push((share, server, ShareFault::silent(LATE))),
             }
         }
         here
@@ -353,18 +495,28 @@ pub async fn read(grid: &Arc<Grid>, cap: &Mutable, out: &mpsc::Sender<Bytes>) ->
     let survey = survey(grid, cap).await;
     let Some(shares) = survey.best() else {
         let largest = survey.best_or_largest();
+        // Without any version nobody knows how many shares it takes: those that were not read may be enough.
+        let is_unknown = largest.is_none() && !(survey.silent.is_empty() && survey.unread.is_empty());
+        let damaged = if is_unknown { 0 } else { survey.damaged_beside(largest.unwrap_or_default(), &[]) };
         return Err(MutableError::from(TooFewShares {
             found: largest.map_or(0, distinct),
             needed: largest.map_or(1, |shares| shares[0].signed.header.needed),
             asked: survey.order.len(),
+            damaged,
             troubles: survey.troubles(grid),
         }));
     };
+    // A server that is silent may have a newer version.
+    let mut troubles = survey.newer(shares);
+    troubles.extend(survey.troubles(grid));
     let mut reader = MutableReader::new(grid, &survey, cap.storage_index());
-    reader.read(shares, &key, out).await?;
-    let damaged = survey
-        .damaged
-        .iter()
-        .map(|(share, server, why)| format!("share {share} on {}: {why}", grid.link(survey.order[*server]).name()));
-    Ok(damaged.chain(reader.troubles()).collect())
+    match reader.read(shares, &key, out).await {
+        Ok(()) => troubles.extend(reader.troubles()),
+        Err(MutableError::TooFewShares(few)) => {
+            troubles.extend(few.troubles);
+            return Err(TooFewShares { troubles, ..few }.into());
+        }
+        Err(error) => return Err(error),
+    }
+    Ok(troubles)
 }

@@ -12,6 +12,7 @@ pub mod source;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -38,6 +39,8 @@ pub struct Grid {
     /// Announced, and of no use here.
     pub unusable: Vec<Unusable>,
     links: Vec<OnceLock<Link>>,
+    /// Servers that gave no answer in time when they were last waited for.
+    late: Vec<AtomicBool>,
     options: LinkOptions,
     preferred: Vec<String>,
 }
@@ -46,7 +49,8 @@ impl Grid {
     /// A grid, to none of whose servers there is a connection yet.
     pub fn new(servers: Servers, preferred: Vec<String>, options: LinkOptions) -> Grid {
         let links = servers.usable.iter().map(|_| OnceLock::new()).collect();
-        Grid { servers: servers.usable, unusable: servers.unusable, links, options, preferred }
+        let late = servers.usable.iter().map(|_| AtomicBool::new(false)).collect();
+        Grid { servers: servers.usable, unusable: servers.unusable, links, late, options, preferred }
     }
 
     /// All servers that can be spoken to.
@@ -62,6 +66,21 @@ impl Grid {
     /// The connection to a server, opened now if there is none. Within a runtime.
     pub fn link(&self, server: usize) -> &Link {
         self.links[server].get_or_init(|| Link::open(&self.servers[server], &self.options))
+    }
+
+    /// A server is given up after this time in which nothing moves.
+    pub(crate) fn patience(&self) -> Duration {
+        self.options.patience
+    }
+
+    /// Notes whether a server answered in time.
+    pub(crate) fn note_late(&self, server: usize, is_late: bool) {
+        self.late[server].store(is_late, Ordering::Relaxed);
+    }
+
+    /// Whether a server gave no answer in time when it was last waited for.
+    pub(crate) fn is_late(&self, server: usize) -> bool {
+        self.late[server].load(Ordering::Relaxed)
     }
 
     /// A server is near below this round trip.
@@ -178,6 +197,23 @@ pub enum PutError {
         reached: usize,
         /// As configured.
         happy: u16,
+        /// Servers asked.
+        asked: usize,
+        /// Those that failed or refused.
+        failed: usize,
+        /// Each server's failure, one line each.
+        troubles: Vec<String>,
+    },
+    /// Servers have fewer different shares than it takes to read the file, which happiness below k does not show.
+    #[error(
+        "servers have {found} different shares, but reading the file takes {needed}; \
+         {failed} of {asked} servers failed or refused"
+    )]
+    Unreadable {
+        /// Different shares.
+        found: usize,
+        /// k.
+        needed: u16,
         /// Servers asked.
         asked: usize,
         /// Those that failed or refused.

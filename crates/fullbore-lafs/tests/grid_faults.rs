@@ -6,12 +6,14 @@
 mod client;
 #[path = "grid_faults/flight.rs"]
 mod flight;
+#[path = "grid_faults/mutable.rs"]
+mod mutable;
 #[path = "grid_faults/server.rs"]
 mod server;
 #[path = "grid_faults/world.rs"]
 mod world;
 
-use fullbore_lafs::{Chk, Encoding, Geometry, convergent_key, storage_index};
+use fullbore_lafs::{Chk, Encoding, Geometry, GetError, convergent_key, storage_index};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -95,6 +97,21 @@ async fn happiness_that_is_lost_late_is_an_error_with_counts() {
     assert!(troubles.iter().any(|trouble| trouble.contains("s2 (")), "{troubles:?}");
     let alive = world.servers.iter().enumerate().filter(|(number, _)| *number != 2);
     assert_eq!(alive.map(|(_, server)| server.state().incomplete()).sum::<usize>(), 0, "all others are aborted");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_gets_no_cap_before_it_can_be_read() {
+    // Happiness of one is reached by any share: large shares, and small ones that go out with the question.
+    for size in [1_000_000, 1000] {
+        let world = World::new(&[Fault::Takes { below: 2 }], LONG).await;
+        let error = world.put(&content(size), [3, 1, 10], None).await.unwrap_err();
+        let PutError::Unreadable { found: 2, needed: 3, failed: 1, troubles, .. } = &error else { panic!("{error}") };
+        assert!(troubles[0].contains("accepts no share"), "{troubles:?}");
+        assert_eq!(world.incomplete(), 0, "what was begun is aborted");
+    }
+    let world = World::new(&[Fault::Takes { below: 3 }], LONG).await;
+    let stored = world.put(&content(1_000_000), [3, 1, 10], None).await.unwrap();
+    assert_eq!(world.get(&chk(&stored)).await.0, content(1_000_000), "three are enough");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -440,4 +457,24 @@ async fn a_server_of_another_key_is_not_spoken_to() {
     let stored = world.put(&content(300_000), [3, 4, 5], None).await.unwrap();
     assert!(stored.troubles.join("\n").contains("the certificate is not the one in the NURL"), "{:?}", stored.troubles);
     assert!(world.servers[3].state().log.is_empty(), "not even asked");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn damage_is_told_from_shares_that_are_missing() {
+    for (size, segment_max) in [(200, 1 << 20), (1_000_000, 100_000)] {
+        for is_damage in [true, false] {
+            let (world, cap, _) = with_file(size, segment_max).await;
+            for server in &world.servers[2..] {
+                let mut state = server.state();
+                match is_damage {
+                    true => {
+                        state.shares.values_mut().for_each(|share| share.bytes.iter_mut().for_each(|byte| *byte ^= 1))
+                    }
+                    false => state.shares.clear(),
+                }
+            }
+            let GetError::TooFewShares(few) = world.get(&cap).await.1.unwrap_err() else { panic!("{size}") };
+            assert_eq!((few.is_damage(), few.found), (is_damage, 2), "{size}: {few:?}");
+        }
+    }
 }

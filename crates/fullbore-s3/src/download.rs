@@ -81,6 +81,16 @@ pub enum DownloadError {
         /// Its key.
         key: String,
     },
+    /// Less, or more, than the object has.
+    #[error("{key:?}: the store sent {bytes} bytes of an object of {size} bytes")]
+    Truncated {
+        /// Its key.
+        key: String,
+        /// What came.
+        bytes: u64,
+        /// What the object has, as the store says elsewhere.
+        size: u64,
+    },
     /// What an earlier run left of it cannot be read or cut.
     #[error("{key:?}: cannot use the unfinished file: {source}")]
     Beginning {

@@ -260,8 +260,31 @@ fn explain_object(error: &DownloadError) -> CommandError {
         }
         DownloadError::Missing { .. } => ErrorKind::Usage,
         DownloadError::Wrong { .. } => ErrorKind::Verification,
+        DownloadError::Changed { .. } => ErrorKind::Locked,
+        DownloadError::Beginning { .. } => ErrorKind::Disk,
         DownloadError::Unwanted => ErrorKind::Interrupted,
-        _ => ErrorKind::Network,
+        DownloadError::Range { .. } | DownloadError::Truncated { .. } => ErrorKind::Network,
     };
     CommandError::from_error(kind, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failed_downloads_have_the_exit_codes_of_the_guide() {
+        let key = || "k".to_owned();
+        let source = std::io::Error::from(std::io::ErrorKind::PermissionDenied);
+        for (error, code) in [
+            (DownloadError::Missing { key: key() }, 1),
+            (DownloadError::Range { key: key() }, 3),
+            (DownloadError::Truncated { key: key(), bytes: 1, size: 2 }, 3),
+            (DownloadError::Wrong { key: key() }, 4),
+            (DownloadError::Changed { key: key() }, 6),
+            (DownloadError::Beginning { key: key(), source }, 7),
+        ] {
+            assert_eq!(explain_object(&error).kind.exit_code(), code, "{error}");
+        }
+    }
 }

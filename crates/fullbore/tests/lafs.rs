@@ -318,7 +318,7 @@ fn damaged_shares_are_named_and_replaced(grid: &Grid) {
         fs::remove_file(share).unwrap();
     }
     let get = grid.fullbore(["get", "--node", grid.node(), "-o", out.to_str().unwrap(), &cap]);
-    assert_eq!(get.code, 3, "two good shares of three: {}", get.stderr);
+    assert_eq!(get.code, 4, "two good shares of three, and two damaged ones: {}", get.stderr);
     assert!(
         get.stderr.contains("2 of the 3 shares that are needed were found; 5 servers were asked"),
         "{}",

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use grid::{Grid, Output, content};
 use serde_json::Value;
@@ -30,6 +30,8 @@ fn trees_on_a_real_grid() {
     directories_are_walked(&grid);
     lists_are_checked_at_once(&grid);
     what_cannot_be_checked_is_named(&grid);
+    an_entry_of_a_huge_size_costs_no_other(&grid);
+    a_read_of_a_mutable_file_can_be_interrupted(&grid);
     servers_that_are_gone(&grid);
 }
 
@@ -279,7 +281,7 @@ fn mutable_files_are_read_whichever_shares_are_good(grid: &Grid) {
         assert_eq!((&file["shares"], file["damaged"].as_array().unwrap().len()), (&3.into(), 2), "{file}");
         damage(2, 30);
         let lost = run(grid, &["get", "-"], &cap);
-        assert!(lost.code == 3 && lost.stderr.contains("2 of the 3 shares"), "{}", lost.stderr);
+        assert!(lost.code == 4 && lost.stderr.contains("2 of the 3 shares"), "{}", lost.stderr);
         let unreadable = run(grid, &["check", "--verify", "-"], &cap);
         assert!(unreadable.code == 4 && unreadable.stderr.contains("cannot be read"), "{}", unreadable.stderr);
         // A changed file is read as it is now, not as a server that slept has it.
@@ -481,9 +483,36 @@ fn what_cannot_be_checked_is_named(grid: &Grid) {
     assert!(empty.code == 1 && empty.stderr.contains("no cap"), "{}", empty.stderr);
 }
 
+fn an_entry_of_a_huge_size_costs_no_other(grid: &Grid) {
+    let chk = grid.put(&grid.file("huge", &content(300_000, 901)));
+    let huge = format!("{}:10000000000000", chk.rsplit_once(':').unwrap().0);
+    let names: Vec<String> = (0..20).map(|number| format!("z{number}")).collect();
+    let mut children = vec![("a", chk.as_str()), ("huge", huge.as_str())];
+    children.extend(names.iter().map(|name| (name.as_str(), "URI:LIT:mfrgg")));
+    let cap = grid.put(&grid.file("huge.dir", &packed(&children))).replace("URI:CHK:", "URI:DIR2-CHK:");
+    let out = grid.dir.path().join("huge.out");
+    let got = run(grid, &["get", "--json", "-o", text(&out), "-"], &cap);
+    assert_eq!((got.code, got.problems()), (2, vec!["huge".to_owned()]), "{}", got.stderr);
+    assert_eq!(fs::read_dir(&out).unwrap().count(), 21);
+}
+
+fn a_read_of_a_mutable_file_can_be_interrupted(grid: &Grid) {
+    let cap = grid.web(&["-T", "-", "{}uri?format=sdmf"], &content(500, 902));
+    (0..5).for_each(|server| grid.stop(server));
+    let mut run = grid.begin(["get", "--timeout", "600", "--node", grid.node(), &cap]);
+    grid::interrupt(&run);
+    let begun = Instant::now();
+    let status = run.wait().unwrap();
+    (0..5).for_each(|server| grid.go_on(server));
+    assert!(status.code() == Some(130) && begun.elapsed() < Duration::from_secs(60), "{status} {:?}", begun.elapsed());
+}
+
 fn servers_that_are_gone(grid: &Grid) {
     let cap = grid.put(&grid.file("gone", &content(3000, 900)));
+    let mutable = grid.web(&["-T", "-", "{}uri?format=sdmf"], &content(500, 903));
     grid.kill(0);
+    let warned = good(grid, &["get", "-"], &mutable);
+    assert!(warned.stderr.contains("s0 ("), "the server may have a newer version: {}", warned.stderr);
     let fewer = run(grid, &["check", "--timeout", "2", "-"], &cap);
     assert_eq!(fewer.code, 2, "{}", fewer.stderr);
     assert!(

@@ -2,7 +2,6 @@
 //! name that another index gives other content, and nothing that anybody names is deleted.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
-#[allow(dead_code, reason = "shared by several test binaries")]
 mod harness;
 
 use std::collections::BTreeMap;

@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use fullbore_engine::files::reserve_room;
 use rustix::fs::{FallocateFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -379,7 +380,7 @@ impl Partial {
                 rustix::fs::ftruncate(&file, self.entry.size)?;
                 // The only block is about to be written.
                 if self.entry.stored.is_none() && blocks(self.entry.size) > 1 {
-                    reserve(&file, self.entry.size)?;
+                    reserve_room(&file, FallocateFlags::empty(), self.entry.size)?;
                 }
                 let journal = create(folder, &journal, private)?;
                 state.journal = Some(Journal::begin(journal, &header).map_err(errno)?);
@@ -430,15 +431,6 @@ pub(super) fn create(folder: &Folder, name: &[u8], mode: Mode) -> Result<File, E
         result => result,
     }
     .map(File::from)
-}
-
-/// Has the file system set the room aside, if it can: fewer pieces, and a full disk shows before the
-/// transfer.
-fn reserve(file: &File, size: u64) -> Result<(), Errno> {
-    match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, size) {
-        Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
-        result => result,
-    }
 }
 
 #[cfg(test)]

@@ -350,13 +350,10 @@ impl PartFile {
             return Ok(());
         }
         // KEEP_SIZE: the length goes on telling how far data has come.
-        match rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, 0, size) {
-            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
-            Err(errno) => {
-                let _ = rustix::fs::unlinkat(&self.directory, &*self.part_name, AtFlags::empty());
-                Err(self.error("reserve room for", errno.into()))
-            }
-        }
+        reserve_room(&self.file, FallocateFlags::KEEP_SIZE, size).map_err(|errno| {
+            let _ = rustix::fs::unlinkat(&self.directory, &*self.part_name, AtFlags::empty());
+            self.error("reserve room for", errno.into())
+        })
     }
 
     fn error(&self, operation: &'static str, source: io::Error) -> FileError {
@@ -369,6 +366,29 @@ impl AsFd for PartFile {
         self.file.as_fd()
     }
 }
+
+/// Has the file system set room aside for a file of `size` bytes, if it can: fewer pieces, and a full disk shows before the
+/// transfer.
+///
+/// # Errors
+/// `NOSPC` if there is not enough room. Nothing is set aside then: some file systems would first give away what they have,
+/// and other programs would find the disk full meanwhile.
+pub fn reserve_room(file: impl AsFd, flags: FallocateFlags, size: u64) -> Result<(), Errno> {
+    let file = file.as_fd();
+    if let (Ok(disk), Ok(status)) = (rustix::fs::fstatvfs(file), rustix::fs::fstat(file)) {
+        let has = u64::try_from(status.st_blocks).unwrap_or(0).saturating_mul(STAT_BLOCK_BYTES);
+        if size.saturating_sub(has) > disk.f_bavail.saturating_mul(disk.f_frsize) {
+            return Err(Errno::NOSPC);
+        }
+    }
+    match rustix::fs::fallocate(file, flags, 0, size) {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
+        result => result,
+    }
+}
+
+/// Unit of `st_blocks` (stat(3type)).
+const STAT_BLOCK_BYTES: u64 = 512;
 
 /// Sets the time of last change; the time of last access stays.
 pub(crate) fn set_times(file: impl AsFd, mtime: Mtime) -> Result<(), Errno> {

@@ -231,3 +231,13 @@ fn room_is_measured_and_large_files_reserved() {
         assert_eq!(root.file_systems().len(), 1);
     });
 }
+
+#[test]
+fn room_that_is_not_there_is_not_taken_from_others_meanwhile() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = File::create(directory.path().join("huge")).unwrap();
+    let blocks = || rustix::fs::fstat(&file).unwrap().st_blocks;
+    let refused = reserve_room(&file, rustix::fs::FallocateFlags::KEEP_SIZE, 10_000_000_000_000);
+    assert_eq!((refused, blocks()), (Err(Errno::NOSPC), 0));
+    reserve_room(&file, rustix::fs::FallocateFlags::KEEP_SIZE, 1 << 20).unwrap();
+}

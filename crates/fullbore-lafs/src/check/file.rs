@@ -362,6 +362,7 @@ impl Checker {
             .silent
             .iter()
             .map(|(server, _)| *server)
+            .chain(found.unread.iter().map(|(_, server, _)| *server))
             .chain(reader.bad.iter().filter(|(_, _, fault)| !fault.is_damaged).map(|(_, server, _)| *server))
             .collect();
         let name = |server: usize| self.grid.link(found.order[server]).name().to_owned();

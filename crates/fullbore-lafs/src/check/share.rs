@@ -5,7 +5,7 @@ use std::ops::Range;
 use bytes::Bytes;
 
 use crate::cap::{StorageIndex, Verifier};
-use crate::download::share::{Proven, hashes_range, prove};
+use crate::download::share::{Proven, extension_range, hashes_range, prove, read_extension};
 use crate::encode::block_leaves;
 use crate::fault::{ShareFault, read_bytes};
 use crate::gbs::link::Link;
@@ -57,7 +57,16 @@ impl<'a> ShareReader<'a> {
     pub(super) async fn prove(&self, cap: &Verifier) -> Result<Proven, ShareFault> {
         let header = self.bytes(0..HEADER_BYTES_MAX).await?;
         let layout = Layout::parse(&header).map_err(ShareFault::damaged)?;
-        let (offset, length) = hashes_range(&layout, cap).map_err(ShareFault::damaged)?;
+        let (offset, length) = match hashes_range(&layout, cap, None).map_err(ShareFault::damaged)? {
+            Some(range) => range,
+            None => {
+                let (offset, length) = extension_range(&layout);
+                let bytes = self.bytes(offset..offset.saturating_add(length)).await?;
+                let (extension, _) = read_extension(cap, &layout, &bytes).map_err(ShareFault::damaged)?;
+                let range = hashes_range(&layout, cap, Some(&extension)).map_err(ShareFault::damaged)?;
+                range.ok_or_else(|| ShareFault::damaged("its hashes are nowhere"))?
+            }
+        };
         let hashes = self.bytes(offset..offset.saturating_add(length)).await?;
         prove(cap, self.share, layout, &hashes).map_err(ShareFault::damaged)
     }

@@ -12,6 +12,9 @@ use crate::cap::{Cap, CapError};
 /// Bytes of a directory's content that are read: about two million entries. All of it is in memory.
 pub const DIRECTORY_BYTES_MAX: u64 = 512 << 20;
 
+/// Entries of a directory that are read. Minimal ones take 16 bytes of content, and ten times as many in memory.
+pub const ENTRIES_MAX: usize = 2_000_000;
+
 /// Seconds before or after 1970 that count as a time: the years 0 to 9999 are within.
 const SECONDS_MAX: i64 = 1 << 38;
 
@@ -35,23 +38,33 @@ pub struct Entry {
     pub modified: Option<Time>,
 }
 
-/// A directory whose content is none.
+/// A directory whose content is none, or too much.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the directory is malformed at byte {position}")]
-pub struct DirectoryError {
-    /// Where the first child begins that cannot be read.
-    pub position: usize,
+#[non_exhaustive]
+pub enum DirectoryError {
+    /// No sequence of children.
+    #[error("the directory is malformed at byte {position}")]
+    Malformed {
+        /// Where the first child begins that cannot be read.
+        position: usize,
+    },
+    /// More children than are read.
+    #[error("the directory has more than {ENTRIES_MAX} entries")]
+    TooMany,
 }
 
 /// Reads the content of a directory.
 ///
 /// # Errors
-/// [`DirectoryError`] if it is no sequence of children; what a single child says cannot fail the others.
+/// [`DirectoryError`] if it is no sequence of children, or has more than [`ENTRIES_MAX`]; what a single child says cannot fail the others.
 pub fn entries(content: &[u8]) -> Result<Vec<Entry>, DirectoryError> {
     let mut entries = Vec::new();
     let mut rest = content;
     while !rest.is_empty() {
-        let malformed = DirectoryError { position: content.len() - rest.len() };
+        if entries.len() == ENTRIES_MAX {
+            return Err(DirectoryError::TooMany);
+        }
+        let malformed = DirectoryError::Malformed { position: content.len() - rest.len() };
         let (child, behind) = take_netstring(rest).ok_or(malformed)?;
         let (name, child) = take_netstring(child).ok_or(malformed)?;
         let (cap, child) = take_netstring(child).ok_or(malformed)?;
@@ -204,6 +217,13 @@ mod tests {
             assert!(entries(bad.as_bytes()).is_err(), "{bad}");
         }
         assert_eq!(entries(b""), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn a_directory_of_too_many_entries_is_refused() {
+        let minimal = b"12:0:,0:,0:,0:,,";
+        assert_eq!(entries(&minimal.repeat(3)).unwrap().len(), 3);
+        assert_eq!(entries(&minimal.repeat(ENTRIES_MAX + 1)), Err(DirectoryError::TooMany));
     }
 
     proptest! {

@@ -7,8 +7,9 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use super::share::{Damage, Fetched, Proven, hashes_range, prove};
+use super::share::{Damage, Fetched, Proven, extension_range, hashes_range, prove, read_extension};
 use crate::cap::Verifier;
+use crate::extension::Extension;
 use crate::layout::{HEADER_BYTES_MAX, Layout};
 
 /// Bytes that are asked for beyond what is expected when a share is asked for as a whole: enough for the hashes of some
@@ -21,6 +22,8 @@ pub(super) enum ShareSection {
     /// All of a small share.
     Whole,
     Header,
+    /// The URI extension block alone, where the header claims more hashes than it is believed.
+    Extension,
     /// From where on.
     Hashes(u64),
     /// Blocks; offsets count from the first one.
@@ -43,6 +46,8 @@ pub(super) struct Reader {
     pub whole_asked: bool,
     header_asked: bool,
     header: Option<Layout>,
+    extension_asked: bool,
+    extension: Option<Extension>,
     hashes_asked: Option<u64>,
     hashes: Option<(u64, Bytes)>,
     pub proven: Option<Arc<Proven>>,
@@ -82,7 +87,11 @@ impl Reader {
         if !self.header_asked {
             return Ok(Some((ShareSection::Header, 0, HEADER_BYTES_MAX)));
         }
-        let (offset, length) = hashes_range(self.header.as_ref().unwrap_or(usual), cap)?;
+        let layout = self.header.as_ref().unwrap_or(usual);
+        let Some((offset, length)) = hashes_range(layout, cap, self.extension.as_ref())? else {
+            let (offset, length) = extension_range(layout);
+            return Ok((!self.extension_asked).then_some((ShareSection::Extension, offset, length)));
+        };
         Ok((self.hashes_asked != Some(offset)).then_some((ShareSection::Hashes(offset), offset, length)))
     }
 
@@ -106,6 +115,10 @@ impl Reader {
             }
             ShareSection::Header => {
                 self.header_asked = true;
+                self.proof_asked = Some(now);
+            }
+            ShareSection::Extension => {
+                self.extension_asked = true;
                 self.proof_asked = Some(now);
             }
             ShareSection::Hashes(offset) => {
@@ -142,6 +155,12 @@ impl Reader {
             ShareSection::Header => {
                 self.parse(&bytes)?;
                 self.prove(cap)
+            }
+            ShareSection::Extension => {
+                let Some(layout) = self.header else { return Ok(()) };
+                self.extension = Some(read_extension(cap, &layout, &bytes)?.0);
+                self.proof_asked = None;
+                Ok(())
             }
             ShareSection::Hashes(offset) => {
                 if self.hashes_asked == Some(*offset) {
@@ -244,6 +263,58 @@ mod tests {
         assert!(parts.received(&ShareSection::Data(20..30), Bytes::from_static(b"short"), &cap).is_err());
         let other = Reader::new(2, 0, 0).received(&ShareSection::Whole, share, &cap);
         assert!(other.is_err(), "the share of another number");
+    }
+
+    #[test]
+    fn hashes_are_fetched_as_far_as_the_cap_vouches_for_them() {
+        // So small segments that their hashes are more than a header is believed.
+        let encoding = Encoding::new(2, 1, 3).unwrap();
+        let geometry = Geometry::new(encoding, 5_000_000, 500).unwrap();
+        let code = Arc::new(Code::new(2, 3));
+        let (cap, shares) = encode_whole(geometry, [3; 16], code, &vec![7; 5_000_000]).unwrap();
+        let (cap, share) = (cap.verifier(), Bytes::copy_from_slice(&shares[0]));
+        let usual = Layout::new(&Geometry::new(encoding, 5_000_000, 1 << 20).unwrap());
+        let part = |from: u64, length: u64| {
+            let end = (from + length).min(share.len() as u64);
+            share.slice(from.min(end) as usize..end as usize)
+        };
+        let mut reader = Reader::new(0, 0, 0);
+        let mut asked = Vec::new();
+        while let Some((what, from, length)) = reader.proof_wanted(&cap, &usual).unwrap() {
+            asked.push(length);
+            reader.asked(&what, Instant::now());
+            reader.received(&what, part(from, length), &cap).unwrap();
+        }
+        assert!(reader.proven.is_some() && asked.len() == 3, "{asked:?}");
+        assert!(asked[1] <= 17 << 10 && asked[2] > 2_000_000, "{asked:?}");
+        // A header that claims a gap of a megabyte more, in a share whose block is another's.
+        let mut layout = Layout::parse(&share).unwrap();
+        layout.extension += 1 << 20;
+        let mut liar = Reader::new(0, 0, 0);
+        liar.asked(&ShareSection::Header, Instant::now());
+        liar.received(&ShareSection::Header, layout.header().into(), &cap).unwrap();
+        assert!(liar.proof_wanted(&cap, &usual).is_err(), "more than half of its data");
+        liar.received(&ShareSection::Header, part(0, HEADER_BYTES_MAX), &cap).unwrap();
+        let (what, ..) = liar.proof_wanted(&cap, &usual).unwrap().unwrap();
+        assert!(liar.received(&what, Bytes::from(vec![0; 20 << 10]), &cap).is_err());
+    }
+
+    #[test]
+    fn a_header_alone_makes_no_more_than_its_slack_be_fetched() {
+        // A file of ten gigabytes, whose trees have half a megabyte each.
+        let (cap, _) = file();
+        let cap = Verifier { size: 10 << 30, ..cap };
+        let usual = Layout::new(&Geometry::new(Encoding::new(2, 1, 3).unwrap(), 10 << 30, 1 << 20).unwrap());
+        for claimed in [2 << 20, 1 << 30, 2 << 30] {
+            let mut layout = usual;
+            layout.version = 2;
+            layout.extension += claimed;
+            let mut reader = Reader::new(0, 0, 0);
+            reader.asked(&ShareSection::Header, Instant::now());
+            reader.received(&ShareSection::Header, layout.header().into(), &cap).unwrap();
+            let (what, _, length) = reader.proof_wanted(&cap, &usual).unwrap().unwrap();
+            assert!(matches!(what, ShareSection::Extension) && length <= 17 << 10, "{claimed}: {length}");
+        }
     }
 
     proptest! {

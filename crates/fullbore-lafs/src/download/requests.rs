@@ -138,7 +138,8 @@ impl Download<'_> {
                 None => {
                     let (needed, asked) = (self.cap.needed, self.order.len());
                     let troubles = std::mem::take(&mut self.troubles);
-                    return Err(TooFewShares { found: found.len(), needed, asked, troubles }.into());
+                    let damaged = self.damaged.difference(&found).count();
+                    return Err(TooFewShares { found: found.len(), needed, asked, damaged, troubles }.into());
                 }
             }
         }
@@ -196,7 +197,7 @@ impl Download<'_> {
                         }
                     }
                     Err(damage) => {
-                        self.fail(number, &damage);
+                        self.damage(number, &damage);
                         break;
                     }
                 }

@@ -6,12 +6,13 @@ use bytes::Bytes;
 
 use crate::cap::Verifier;
 use crate::extension::{EXTENSION_BYTES_MAX, Extension, extension_hash};
+use crate::geometry::{DEFAULT_SEGMENT_BYTES, Encoding, Geometry};
 use crate::hash::Hash;
 use crate::layout::Layout;
 use crate::merkle::{NODE_BYTES, Tree, node_count, proven_leaf};
 
-/// Bytes of hashes that are fetched of a share, beyond half of its data: more is a lie, however small the
-/// segments.
+/// Bytes of hashes that are fetched of a share beyond what its file has by what is known: servers may leave gaps between
+/// what is in a share. Also, beyond half of its data: more is a lie, however small the segments.
 const HASHES_SLACK_BYTES: u64 = 1 << 20;
 
 /// A share whose place in the file is proven.
@@ -30,15 +31,53 @@ pub(crate) struct Proven {
 /// Why a share is of no use, in words.
 pub(crate) type Damage = String;
 
-/// The range that holds all hashes of a share: from the crypttext tree to its end, generously.
-pub(crate) fn hashes_range(layout: &Layout, cap: &Verifier) -> Result<(u64, u64), Damage> {
-    let end = layout.extension + layout.length_bytes() + EXTENSION_BYTES_MAX;
-    let length = end - layout.crypttext_tree;
+/// The range that holds all hashes of a share: from the crypttext tree to its end, generously. A header alone is believed
+/// as far as segments of the usual size go. For more hashes than these have, `None`, the URI extension block has to be read
+/// first ([`extension_range`]): the cap vouches for it, and it tells how many there are.
+pub(crate) fn hashes_range(
+    layout: &Layout,
+    cap: &Verifier,
+    extension: Option<&Extension>,
+) -> Result<Option<(u64, u64)>, Damage> {
+    let length = hashes_bytes(layout);
+    let expected = |geometry: &Geometry| hashes_bytes(&Layout::new(geometry)) + HASHES_SLACK_BYTES;
+    let encoding = Encoding::new(cap.needed, 1, cap.total).map_err(|error| error.to_string())?;
+    let usual = Geometry::new(encoding, cap.size, DEFAULT_SEGMENT_BYTES).map_err(|error| error.to_string())?;
     let data = cap.size.div_ceil(u64::from(cap.needed.max(1)));
-    if length > data / 2 + HASHES_SLACK_BYTES {
-        return Err(format!("its header claims {length} bytes of hashes"));
+    let most = extension.map_or(u64::MAX, |extension| expected(&extension.geometry)).min(data / 2 + HASHES_SLACK_BYTES);
+    if length <= expected(&usual) || (extension.is_some() && length <= most) {
+        return Ok(Some((layout.crypttext_tree, length)));
     }
-    Ok((layout.crypttext_tree, length))
+    match extension.is_none() && length <= most {
+        true => Ok(None),
+        false => Err(format!("its header claims {length} bytes of hashes")),
+    }
+}
+
+fn hashes_bytes(layout: &Layout) -> u64 {
+    let (offset, length) = extension_range(layout);
+    offset.saturating_add(length).saturating_sub(layout.crypttext_tree)
+}
+
+/// Where the URI extension block of a share is, with its length in front and as long as it may be.
+pub(crate) fn extension_range(layout: &Layout) -> (u64, u64) {
+    (layout.extension, layout.length_bytes() + EXTENSION_BYTES_MAX)
+}
+
+/// The URI extension block that the cap vouches for, out of the bytes of [`extension_range`].
+pub(crate) fn read_extension(cap: &Verifier, layout: &Layout, bytes: &[u8]) -> Result<(Extension, Vec<u8>), Damage> {
+    let cut_short = || "it is cut short".to_owned();
+    let (length, behind) = bytes.split_at_checked(layout.length_bytes() as usize).ok_or_else(cut_short)?;
+    let length = length.iter().fold(0_u64, |sum, &byte| sum << 8 | u64::from(byte));
+    if length > EXTENSION_BYTES_MAX {
+        return Err("the length of its URI extension block is absurd".to_owned());
+    }
+    let block = behind.get(..length as usize).ok_or_else(cut_short)?;
+    if extension_hash(block) != cap.extension_hash {
+        return Err("the hash of its URI extension block is wrong".to_owned());
+    }
+    let extension = Extension::parse(block, cap.needed, cap.total, cap.size).map_err(|error| error.to_string())?;
+    Ok((extension, block.to_vec()))
 }
 
 /// Proves a share: `hashes` are its bytes from the crypttext tree to its end.
@@ -48,16 +87,8 @@ pub(crate) fn prove(cap: &Verifier, share: u16, layout: Layout, hashes: &[u8]) -
         let (begin, end) = (begin.saturating_sub(from) as usize, end.saturating_sub(from) as usize);
         hashes.get(begin..end).ok_or_else(|| "it is cut short".to_owned())
     };
-    let block = layout.extension + layout.length_bytes();
-    let length = part(layout.extension, block)?.iter().fold(0_u64, |sum, &byte| sum << 8 | u64::from(byte));
-    if length > EXTENSION_BYTES_MAX {
-        return Err("the length of its URI extension block is absurd".to_owned());
-    }
-    let block = part(block, block + length)?;
-    if extension_hash(block) != cap.extension_hash {
-        return Err("the hash of its URI extension block is wrong".to_owned());
-    }
-    let extension = Extension::parse(block, cap.needed, cap.total, cap.size).map_err(|error| error.to_string())?;
+    let behind = hashes.get(layout.extension.saturating_sub(from) as usize..).unwrap_or_default();
+    let (extension, block) = read_extension(cap, &layout, behind)?;
     let geometry = extension.geometry;
     if layout.block_size != geometry.block_size() || layout.data_size != geometry.share_data() {
         return Err("its header contradicts its URI extension block".to_owned());
@@ -86,7 +117,7 @@ pub(crate) fn prove(cap: &Verifier, share: u16, layout: Layout, hashes: &[u8]) -
     if leaf != Some(*blocks.root()) {
         return Err("its block hash tree, or its proof, is damaged".to_owned());
     }
-    Ok(Proven { layout, extension, block: block.to_vec(), crypttext, blocks })
+    Ok(Proven { layout, extension, block, crypttext, blocks })
 }
 
 /// Bytes of a share that were fetched, by offset; never overlapping.
@@ -141,7 +172,6 @@ mod tests {
     use super::*;
     use crate::code::Code;
     use crate::encode::encode_whole;
-    use crate::geometry::{Encoding, Geometry};
     use std::sync::Arc;
 
     #[test]
@@ -152,7 +182,7 @@ mod tests {
         let cap = cap.verifier();
         for (number, share) in (0..).zip(&shares) {
             let layout = Layout::parse(share).unwrap();
-            let (from, _) = hashes_range(&layout, &cap).unwrap();
+            let (from, _) = hashes_range(&layout, &cap, None).unwrap().unwrap();
             let hashes = &share[from as usize..];
             prove(&cap, number, layout, hashes).unwrap();
             assert!(prove(&cap, (number + 1) % 5, layout, hashes).is_err(), "in another's place");

@@ -26,7 +26,7 @@ use tokio::time::timeout;
 
 use super::GetSettings;
 use crate::cap::{Cap, StorageIndex};
-use crate::contents::{Contents, explain};
+use crate::contents::{Contents, explain, listing_bytes};
 use crate::directory::{Entry, Time};
 use crate::download::Downloaded;
 
@@ -64,26 +64,13 @@ struct Child {
 /// What became of a child.
 enum Done {
     /// A directory's children are known.
-    Listed {
-        child: Child,
-        entries: Vec<Entry>,
-        troubles: Vec<String>,
-    },
+    Listed { child: Child, entries: Vec<Entry>, troubles: Vec<String>, bytes: u64 },
     /// A file is here, without its name; it is counted when it gets it.
-    Written {
-        path: String,
-        bytes: u64,
-        troubles: Vec<String>,
-    },
+    Written { path: String, weight: u64, troubles: Vec<String> },
     /// A file was here.
-    Present {
-        bytes: u64,
-    },
-    Failed {
-        path: String,
-        bytes: u64,
-        error: CommandError,
-    },
+    Present { bytes: u64 },
+    /// `fatal`: nothing else would fit on the disk either.
+    Failed { path: String, bytes: u64, error: CommandError, fatal: bool },
 }
 
 type Finished = Arc<Mutex<HashMap<String, u64>>>;
@@ -98,7 +85,7 @@ pub(super) struct Tree<'a> {
     /// What is to be begun, the last first.
     waiting: Vec<Child>,
     tasks: JoinSet<Done>,
-    /// Bytes of files that are being read.
+    /// What is being read takes so many bytes of memory, or would.
     ahead: u64,
     /// Directories that get their times last, because what is written into them changes these.
     times: Vec<(String, Time)>,
@@ -245,8 +232,10 @@ impl<'a> Tree<'a> {
             match cap {
                 Err(error) => self.fail(&path, &error),
                 Ok(cap) => {
+                    let size = cap.size().filter(|_| !cap.is_directory()).unwrap_or(0);
                     self.known.total_files += u64::from(!cap.is_directory());
-                    self.known.total_bytes += cap.size().filter(|_| !cap.is_directory()).unwrap_or(0);
+                    // Caps may claim anything.
+                    self.known.total_bytes = self.known.total_bytes.saturating_add(size);
                     self.waiting.push(Child { path, cap, modified, above: Arc::clone(&directory.above) });
                 }
             }
@@ -255,18 +244,19 @@ impl<'a> Tree<'a> {
 
     fn begin(&mut self, child: Child) {
         let (contents, tree) = (self.contents.clone(), Arc::clone(&self.tree));
+        self.ahead += weight(&child.cap);
         if child.cap.is_directory() {
             self.tasks.spawn(list(contents, tree, child));
             return;
         }
-        self.ahead += child.cap.size().unwrap_or(0);
         let (written, write_ns) = (Arc::clone(&self.written), Arc::clone(&self.write_ns));
         self.tasks.spawn(file(contents, tree, child, Arc::clone(&self.finished), written, write_ns));
     }
 
     fn done(&mut self, done: Done) -> Result<(), CommandError> {
         match done {
-            Done::Listed { child, entries, troubles } => {
+            Done::Listed { child, entries, troubles, bytes } => {
+                self.ahead = self.ahead.saturating_sub(bytes);
                 self.tell(&child.path, troubles);
                 self.got.directories += 1;
                 self.children(&child, entries);
@@ -275,21 +265,20 @@ impl<'a> Tree<'a> {
                 }
             }
             Done::Present { bytes } => {
-                self.ahead = self.ahead.saturating_sub(bytes);
+                self.ahead = self.ahead.saturating_sub(bytes.min(AHEAD_BYTES));
                 self.written.fetch_add(bytes, Ordering::Relaxed);
                 self.got.present += 1;
             }
-            Done::Written { path, bytes, troubles } => {
-                self.ahead = self.ahead.saturating_sub(bytes);
+            Done::Written { path, weight, troubles } => {
+                self.ahead = self.ahead.saturating_sub(weight);
                 self.tell(&path, troubles);
             }
-            Done::Failed { path, bytes, error } => {
+            Done::Failed { path, bytes, error, fatal } => {
                 self.ahead = self.ahead.saturating_sub(bytes);
-                // Nothing else would fit either.
-                if error.kind == ErrorKind::Disk && error.message.contains("No space left") {
-                    return Err(error);
-                }
                 self.fail(&path, &error);
+                if fatal {
+                    return Err(CommandError { message: format!("{path}: {}", error.message), ..error });
+                }
             }
         }
         Ok(())
@@ -345,14 +334,30 @@ fn mtime(time: Time) -> Mtime {
     Mtime { unix_s: time.seconds, nanoseconds: time.nanoseconds }
 }
 
+/// Bytes of memory that count for a child while it is read. What a cap claims may be any number; one at a time goes on
+/// whatever it is.
+fn weight(cap: &Cap) -> u64 {
+    let bytes = match cap.is_directory() {
+        true => listing_bytes(cap),
+        false => cap.size().unwrap_or(0),
+    };
+    bytes.min(AHEAD_BYTES)
+}
+
+/// What a failure of the file system ends: it alone, or the run where the disk is full.
+fn failed_here(path: String, bytes: u64, error: &FileError) -> Done {
+    Done::Failed { path, bytes, error: local(error), fatal: error.is_out_of_space() }
+}
+
 /// Lists a directory, and makes its counterpart.
 async fn list(contents: Contents, tree: Arc<TreeWriter>, mut child: Child) -> Done {
-    let failed = |path: String, error| Done::Failed { path, bytes: 0, error };
+    let bytes = weight(&child.cap);
+    let failed = |path: String, error| Done::Failed { path, bytes, error, fatal: false };
     let path = child.path.clone();
     let making = tokio::task::spawn_blocking(move || tree.create_directory(&path));
     match making.await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => return failed(child.path, local(&error)),
+        Ok(Err(error)) => return failed_here(child.path, bytes, &error),
         Err(error) => return failed(child.path, CommandError::new(ErrorKind::Internal, error)),
     }
     match contents.directory(&child.cap).await {
@@ -360,7 +365,7 @@ async fn list(contents: Contents, tree: Arc<TreeWriter>, mut child: Child) -> Do
             let mut above = Vec::clone(&child.above);
             above.extend(child.cap.storage_index());
             child.above = Arc::new(above);
-            Done::Listed { child, entries: listing.entries, troubles: listing.troubles }
+            Done::Listed { child, entries: listing.entries, troubles: listing.troubles, bytes }
         }
         Err(error) => failed(child.path, explain(&error)),
     }
@@ -376,13 +381,14 @@ async fn file(
     write_ns: Arc<AtomicU64>,
 ) -> Done {
     let Child { path, cap, modified, .. } = child;
-    let size = cap.size();
-    let failed = |path: String, error| Done::Failed { path, bytes: size.unwrap_or(0), error };
+    let (size, weight) = (cap.size(), weight(&cap));
+    let failed = |path: String, error| Done::Failed { path, bytes: weight, error, fatal: false };
     let (target, preparing) = (path.clone(), Arc::clone(&tree));
     let preparing = tokio::task::spawn_blocking(move || prepare(&preparing, &target, size, modified));
     let mut file = match preparing.await {
         Err(error) => return failed(path, CommandError::new(ErrorKind::Internal, error)),
-        Ok(Err(error)) => return failed(path, local(&error)),
+        Ok(Err(Unprepared::NoRoom(error))) => return failed(path, local(&error)),
+        Ok(Err(Unprepared::Other(error))) => return failed_here(path, weight, &error),
         Ok(Ok(None)) => return Done::Present { bytes: size.unwrap_or(0) },
         Ok(Ok(Some(file))) => file,
     };
@@ -407,7 +413,7 @@ async fn file(
     let (read, wrote) = tokio::join!(reading, writing);
     let (file, bytes) = match wrote {
         Err(error) => return failed(path, CommandError::new(ErrorKind::Internal, error)),
-        Ok(Err(error)) => return failed(path, local(&error)),
+        Ok(Err(error)) => return failed_here(path, weight, &error),
         Ok(Ok(written)) => written,
     };
     let ending = tokio::task::spawn_blocking(move || match read {
@@ -419,18 +425,32 @@ async fn file(
             if named.is_err() {
                 locked(&finished).remove(&path);
             }
-            named.map(|()| troubles).map_err(|error| local(&error))
+            named.map(|()| troubles).map_err(|error| (local(&error), error.is_out_of_space()))
         }
         Err(error) => {
             // The content that came is of no use without the rest.
             let _ = tree.discard(file);
-            Err(explain(&error))
+            Err((explain(&error), false))
         }
     });
     match ending.await {
-        Ok(Ok(troubles)) => Done::Written { path, bytes, troubles },
-        Ok(Err(error)) => failed(path, error),
+        Ok(Ok(troubles)) => Done::Written { path, weight, troubles },
+        Ok(Err((error, fatal))) => Done::Failed { path, bytes: weight, error, fatal },
         Err(error) => failed(path, CommandError::new(ErrorKind::Internal, error)),
+    }
+}
+
+/// Why a file is not begun.
+#[derive(Debug)]
+enum Unprepared {
+    /// The disk has not the room that its cap claims. Others may fit.
+    NoRoom(FileError),
+    Other(FileError),
+}
+
+impl From<FileError> for Unprepared {
+    fn from(error: FileError) -> Unprepared {
+        Unprepared::Other(error)
     }
 }
 
@@ -441,7 +461,7 @@ fn prepare(
     path: &str,
     size: Option<u64>,
     modified: Option<Time>,
-) -> Result<Option<TreeFile>, FileError> {
+) -> Result<Option<TreeFile>, Unprepared> {
     if let Some((file, status)) = tree.existing(path)?
         && let (Some(size), Some(time)) = (size, modified)
         && status.size == size
@@ -450,7 +470,14 @@ fn prepare(
         tree.keep(path, &status)?;
         return Ok(None);
     }
-    let mut file = tree.begin(path, size.unwrap_or(0))?;
+    let mut file = match tree.begin(path, size.unwrap_or(0)) {
+        Err(error) if error.is_out_of_space() => {
+            // Where even an empty file has no room, nothing else has.
+            tree.discard(tree.begin(path, 0)?)?;
+            return Err(Unprepared::NoRoom(error));
+        }
+        begun => begun?,
+    };
     // What a killed run has left cannot be verified without the beginning of its segment.
     file.start_over()?;
     Ok(Some(file))
@@ -460,4 +487,47 @@ fn prepare(
 fn has_time(file: &File, time: Time) -> bool {
     let of = |about: std::fs::Metadata| (about.mtime(), u32::try_from(about.mtime_nsec()).unwrap_or(0));
     file.metadata().is_ok_and(|about| of(about) == (time.seconds, time.nanoseconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cap::Chk;
+
+    fn chk(size: u64) -> Chk {
+        Chk { key: [1; 16], extension_hash: [2; 32], needed: 3, total: 10, size }
+    }
+
+    #[test]
+    fn a_size_that_does_not_fit_fails_its_file_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let tree = TreeWriter::create(directory.path(), "").unwrap();
+        // Below the largest file that ext4 can have, and more than the disk of a test.
+        let huge = prepare(&tree, "huge", Some(10_000_000_000_000), None);
+        assert!(matches!(huge, Err(Unprepared::NoRoom(_))), "{huge:?}");
+        assert_eq!(directory.path().read_dir().unwrap().count(), 0, "nothing is left of it");
+        assert!(prepare(&tree, "small", Some(300_000), None).unwrap().is_some());
+    }
+
+    #[test]
+    fn a_full_disk_and_a_full_quota_end_the_run() {
+        let error =
+            |errno: rustix::io::Errno| FileError::Io { operation: "write", path: "a".into(), source: errno.into() };
+        for (errno, is_fatal) in
+            [(rustix::io::Errno::NOSPC, true), (rustix::io::Errno::DQUOT, true), (rustix::io::Errno::ACCESS, false)]
+        {
+            let Done::Failed { fatal, .. } = failed_here("a".into(), 0, &error(errno)) else { panic!() };
+            assert_eq!(fatal, is_fatal, "{errno}");
+        }
+    }
+
+    #[test]
+    fn listings_count_and_no_claim_counts_more_than_all() {
+        assert_eq!(weight(&Cap::Directory(chk(8 << 20))), 40 << 20);
+        assert_eq!(weight(&Cap::Directory(chk(u64::MAX))), AHEAD_BYTES);
+        assert_eq!(weight(&Cap::Chk(chk(u64::MAX))), AHEAD_BYTES);
+        assert_eq!(weight(&Cap::Chk(chk(1000))), 1000);
+        let text = "URI:DIR2-RO:aeaqcaibaeaqcaibaeaqcaibae:aeaqcaibaeaqcaibaeaqcaibaeaqcaibaeaqcaibaeaqcaibaeaq";
+        assert_eq!(weight(&Cap::parse(text).unwrap()), 5 << 20, "a guess");
+    }
 }

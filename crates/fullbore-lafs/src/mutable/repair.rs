@@ -81,7 +81,7 @@ fn write_enabler(key: &Key, seed: &[u8]) -> Hash {
     tagged_pair(b"allmydata_mutable_write_enabler_master_and_nodeid_to_write_enabler_v1", &master, seed)
 }
 
-/// Servers that hold nothing damaged or old of the file are fit for a share; the others would have to be overwritten.
+/// Servers that hold nothing damaged, unreadable or old of the file are fit for a share; the others would have to be overwritten.
 fn candidates(survey: &Survey, shares: &[FoundShare]) -> Vec<Candidate> {
     let mut holds: BTreeMap<usize, BTreeSet<u16>> = BTreeMap::new();
     for found in shares {
@@ -90,8 +90,9 @@ fn candidates(survey: &Survey, shares: &[FoundShare]) -> Vec<Candidate> {
     let is_good = |found: &FoundShare| holds.get(&found.server).is_some_and(|own| own.contains(&found.signed.share));
     let other = survey.versions.values().flatten().filter(|found| !is_good(found)).map(|found| found.server);
     let damaged = survey.damaged.iter().map(|(_, server, _)| *server);
+    let unread = survey.unread.iter().map(|(_, server, _)| *server);
     let silent = survey.silent.iter().map(|(server, _)| *server);
-    let unfit: BTreeSet<usize> = other.chain(damaged).chain(silent).collect();
+    let unfit: BTreeSet<usize> = other.chain(damaged).chain(unread).chain(silent).collect();
     (0..survey.order.len())
         .map(|server| Candidate {
             writable: !unfit.contains(&server),

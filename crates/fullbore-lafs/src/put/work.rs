@@ -581,7 +581,7 @@ fn explain(error: &PutError) -> CommandError {
         _ => ErrorKind::Network,
     };
     let mut command = CommandError::from_error(kind, error);
-    if let PutError::Unhappy { troubles, .. } = error {
+    if let PutError::Unhappy { troubles, .. } | PutError::Unreadable { troubles, .. } = error {
         for trouble in troubles {
             command = command.context(trouble);
         }

@@ -202,7 +202,7 @@ impl<'a> Upload<'a> {
             }
             self.pass().await?;
         }
-        if self.reached() < usize::from(self.geometry.encoding.happy) {
+        if !self.is_kept() {
             self.wait_for_others().await?;
         }
         self.outcome()

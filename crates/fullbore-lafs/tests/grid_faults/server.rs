@@ -27,6 +27,8 @@ pub enum Fault {
     Mute,
     /// Takes no share and does not say why: full, or read-only.
     Full,
+    /// Takes shares below this number only, and has no room for others.
+    Takes { below: u16 },
     /// Answers writes from this offset on with this status.
     Write { from: u64, status: u16 },
     /// Says that this write is good, and keeps nothing from here on: the share is never complete.
@@ -41,6 +43,10 @@ pub enum Fault {
     SilentReads,
     /// Answers to reads of shares come byte by byte, and have no end.
     DripsReads,
+    /// As `DripsReads`, for what is behind the beginning of a share.
+    DripsBlocks,
+    /// Answers reads of this share with 500.
+    Refuses { share: u16 },
     /// Closes a connection on which nothing was asked for so long.
     ClosesIdle(Duration),
     /// Closes the connection once, at the first write from this offset on, without an answer.
@@ -221,7 +227,9 @@ impl GbsServer {
         let index = parts.next().unwrap_or_default().to_owned();
         let number = parts.next().and_then(|number| number.parse::<u16>().ok());
         match (method.as_str(), number) {
-            ("GET", None) if path.ends_with("/version") => Act::Answer(200, version()),
+            ("GET", None) if path.ends_with("/version") => {
+                Act::Answer(200, version(matches!(state.fault, Fault::Takes { .. })))
+            }
             ("GET", None) => Act::Answer(200, set_body(state.held(&index).into_iter())),
             ("POST", None) => state.allocate(&index, body),
             ("PATCH", Some(number)) => state.write(&index, number, range.unwrap(), body),
@@ -259,7 +267,12 @@ impl State {
         let mut allocated = Vec::new();
         for number in wanted {
             let key = (index.to_owned(), number);
-            if self.fault != Fault::Full && !self.shares.contains_key(&key) {
+            let is_taken = match self.fault {
+                Fault::Full => false,
+                Fault::Takes { below } => number < below,
+                _ => true,
+            };
+            if is_taken && !self.shares.contains_key(&key) {
                 self.shares.insert(key, Share { bytes: vec![0; size as usize], ..Share::default() });
                 allocated.push(number);
             }
@@ -324,6 +337,8 @@ impl State {
         match self.fault {
             Fault::SilentReads => return Act::Hang,
             Fault::DripsReads => return Act::Drip,
+            Fault::DripsBlocks if from > 0 => return Act::Drip,
+            Fault::Refuses { share } if share == number => return Act::Answer(500, Vec::new()),
             _ => {}
         }
         match self.shares.get(&(index.to_owned(), number)).filter(|share| share.complete) {
@@ -376,11 +391,12 @@ fn set_body(numbers: impl ExactSizeIterator<Item = u16>) -> Vec<u8> {
     body
 }
 
-fn version() -> Vec<u8> {
+fn version(is_full: bool) -> Vec<u8> {
     let mut body = Vec::new();
     let mut encoder = Encoder::new(&mut body);
     encoder.map(1).unwrap().bytes(b"http://allmydata.org/tahoe/protocols/storage/v1").unwrap();
-    encoder.map(1).unwrap().bytes(b"maximum-immutable-share-size").unwrap().u64(1 << 40).unwrap();
+    encoder.map(2).unwrap().bytes(b"maximum-immutable-share-size").unwrap().u64(1 << 40).unwrap();
+    encoder.bytes(b"available-space").unwrap().u64(if is_full { 0 } else { 1 << 40 }).unwrap();
     body
 }
 

@@ -67,6 +67,8 @@ pub enum Fault {
     NoEtagsOfRanges,
     /// Ranges are ignored: all of the object is answered.
     NoRanges,
+    /// The answer has no length, and the connection closes behind so many bytes of its body, as a proxy of HTTP/1.0 has it.
+    CutWithoutLength(usize),
     /// The connection is reset behind so many bytes of the answer's body.
     ResetBehind(usize),
     /// It is done, and the answer has no body.
@@ -239,7 +241,7 @@ fn serve(stream: TcpStream, kept: &Mutex<Kept>, script: &Mutex<Script>, now: &At
         let (mut after, mut wrong, mut bare) = (false, false, false);
         let (mut odd, mut empty, mut etags_of_ranges, mut listing) = (false, false, None, None);
         let mut stall = Duration::ZERO;
-        let mut reset_behind = None;
+        let (mut reset_behind, mut cut_behind) = (None, None);
         let fault = match fault {
             Fault::SlowAbove(most, _) if together > most => Fault::Answer(503, "", SLOW),
             Fault::SlowAbove(_, time) => Fault::Delay(time),
@@ -272,6 +274,7 @@ fn serve(stream: TcpStream, kept: &Mutex<Kept>, script: &Mutex<Script>, now: &At
                 obeyed.fields.remove("range");
             }
             Fault::ResetBehind(bytes) => reset_behind = Some(bytes),
+            Fault::CutWithoutLength(bytes) => cut_behind = Some(bytes),
             Fault::WeakEtagsOfRanges => etags_of_ranges = Some("ETag: W/\""),
             Fault::NoEtagsOfRanges => etags_of_ranges = Some("X: \""),
             Fault::ListingOne { page, next_marker, repeats } => listing = Some((page, next_marker, repeats)),
@@ -323,6 +326,12 @@ fn serve(stream: TcpStream, kept: &Mutex<Kept>, script: &Mutex<Script>, now: &At
         if let Some(bytes) = reset_behind.filter(|bytes| *bytes < body.len()) {
             fields.push_str(&format!("Content-Length: {}\r\n", body.len()));
             answer(&mut stream, status, &fields, &body[..bytes], is_head);
+            return;
+        }
+        if let Some(bytes) = cut_behind.filter(|_| !is_head) {
+            // The name of the field is enough for `answer` to write no length.
+            fields.push_str("X-No-Content-Length: 1\r\nConnection: close\r\n");
+            answer(&mut stream, status, &fields, &body[..bytes.min(body.len())], is_head);
             return;
         }
         answer(&mut stream, status, &fields, &body, is_head);

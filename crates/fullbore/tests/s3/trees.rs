@@ -532,3 +532,31 @@ fn ls_lists_one_level_or_all() {
     let shown = client.run(["ls", "s3://bucket"]).stdout;
     assert_eq!(shown.lines().count(), 5, "{shown:?}");
 }
+
+#[test]
+fn content_without_a_length_that_was_cut_replaces_no_file() {
+    // The whole of an object, or the beginning. The ETag is in the listing, or HEAD alone tells the length; it is no MD5.
+    for (has_etag, bytes) in [(true, 1234), (false, 1234), (true, 0), (true, 5000), (false, 5000)] {
+        let store = Store::start(move |request| match request.method.as_str() {
+            "GET" if request.query.is_empty() => Fault::CutWithoutLength(bytes),
+            _ => Fault::None,
+        });
+        store.has_only_md5();
+        if has_etag {
+            store.has_one_etag();
+        }
+        store.put("p/object", &content(5000, 1));
+        let client = Client::new(&store.url);
+        let old = client.home.path().join("out/object");
+        fs::create_dir_all(old.parent().unwrap()).unwrap();
+        fs::write(&old, b"old").unwrap();
+        let got = get(&client, &["s3://bucket/p/"], &[]);
+        let is_whole = bytes == 5000;
+        assert_eq!(got.output.code, if is_whole { 0 } else { 3 }, "{has_etag}, {bytes}: {}", got.output.stderr);
+        let expected = if is_whole { content(5000, 1) } else { b"old".to_vec() };
+        assert_eq!(fs::read(&old).unwrap(), expected, "{has_etag}, {bytes}");
+        if !is_whole {
+            assert!(got.problems()["object"][0].contains("of an object of 5000 bytes"), "{:?}", got.problems());
+        }
+    }
+}

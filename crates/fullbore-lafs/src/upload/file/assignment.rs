@@ -9,6 +9,7 @@ use super::{SPECULATIVE_BYTES, Upload, UploadEvent};
 use crate::gbs::UploadSecret;
 use crate::gbs::link::Link;
 use crate::gbs::link::extra::{Distance, worthwhile};
+use crate::geometry::Encoding;
 use crate::placement::{Candidate, Placement, place};
 
 impl<'a> Upload<'a> {
@@ -59,15 +60,19 @@ impl<'a> Upload<'a> {
         candidates
     }
 
-    /// Too many servers are gone for the file to become happy, whatever else goes well.
+    /// Too many servers are gone for the file to become happy, or readable, whatever else goes well.
     pub(super) fn is_hopeless(&self) -> bool {
         let mut candidates = self.candidates();
         for (candidate, peer) in candidates.iter_mut().zip(&self.peers) {
             // Where another client puts the same file its shares will be.
             candidate.writable |= peer.trouble.is_none();
         }
-        candidates.iter().filter(|one| !one.writable).count() > 0
-            && place(&candidates, self.geometry.encoding.total).happiness < usize::from(self.geometry.encoding.happy)
+        if candidates.iter().all(|one| one.writable) {
+            return false;
+        }
+        let Encoding { needed, happy, total } = self.geometry.encoding;
+        let best = place(&candidates, total);
+        best.happiness < usize::from(happy) || usize::from(total) - best.homeless.len() < usize::from(needed)
     }
 
     /// Gives each share without a server one, and asks the servers.

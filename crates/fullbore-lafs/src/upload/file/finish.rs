@@ -6,8 +6,8 @@ use std::time::Duration;
 use fullbore_engine::run::stopped;
 
 use super::super::{PutError, Stored};
-use super::Upload;
 use super::share::ShareState;
+use super::{Peer, Upload};
 use crate::cap::Cap;
 use crate::gbs::{AvailableSpace, UploadSecret, held_shares};
 use crate::geometry::Encoding;
@@ -96,10 +96,28 @@ impl<'a> Upload<'a> {
         heard && asked().all(|peer| self.link(peer).given_up().is_none())
     }
 
+    /// The shares of the file that each server has. What else a server names is no share of it.
+    fn holds(&self) -> Vec<BTreeSet<u16>> {
+        let total = self.geometry.encoding.total;
+        let of = |peer: &Peer| peer.candidate.holds.range(..total).copied().collect();
+        self.peers.iter().map(of).collect()
+    }
+
     /// Servers with different shares.
     pub(super) fn reached(&self) -> usize {
-        let holds: Vec<BTreeSet<u16>> = self.peers.iter().map(|peer| peer.candidate.holds.clone()).collect();
-        happiness(&holds)
+        happiness(&self.holds())
+    }
+
+    /// Different shares on whatever servers.
+    fn found(&self) -> usize {
+        self.holds().into_iter().flatten().collect::<BTreeSet<u16>>().len()
+    }
+
+    /// Whether the file may get its cap: it is happy, and it can be read. Happiness says nothing of the latter where
+    /// fewer servers are asked for than shares are needed.
+    pub(super) fn is_kept(&self) -> bool {
+        let Encoding { needed, happy, .. } = self.geometry.encoding;
+        self.reached() >= usize::from(happy) && self.found() >= usize::from(needed)
     }
 
     /// Servers that have room and take nothing may be receiving the same file from another client: wait
@@ -139,7 +157,7 @@ impl<'a> Upload<'a> {
                     self.peers[server].candidate.holds.extend(shares);
                 }
             }
-            if self.reached() >= usize::from(self.geometry.encoding.happy) {
+            if self.is_kept() {
                 return;
             }
             tokio::time::sleep(OTHER_EVERY).await;
@@ -148,8 +166,8 @@ impl<'a> Upload<'a> {
 
     /// Whether the file is in the grid.
     pub(super) fn outcome(&mut self) -> Result<Stored, PutError> {
-        let Encoding { happy, .. } = self.geometry.encoding;
-        let reached = self.reached();
+        let Encoding { needed, happy, .. } = self.geometry.encoding;
+        let (reached, found) = (self.reached(), self.found());
         let troubles: Vec<String> = self
             .peers
             .iter()
@@ -165,9 +183,14 @@ impl<'a> Upload<'a> {
                 }
             })
             .collect();
-        let Some(cap) = self.cap.take().filter(|_| reached >= usize::from(happy)) else {
+        let is_kept = self.is_kept();
+        let Some(cap) = self.cap.take().filter(|_| is_kept) else {
             let asked = self.peers.iter().filter(|peer| peer.asked).count();
-            return Err(PutError::Unhappy { reached, happy, asked, failed: troubles.len(), troubles });
+            let failed = troubles.len();
+            return Err(match reached >= usize::from(happy) && found < usize::from(needed) {
+                true => PutError::Unreadable { found, needed, asked, failed, troubles },
+                false => PutError::Unhappy { reached, happy, asked, failed, troubles },
+            });
         };
         let sent = self.shares.iter().filter(|share| share.acknowledged > 0).count();
         let held = self.shares.iter().filter(|share| share.state == ShareState::Done).count();

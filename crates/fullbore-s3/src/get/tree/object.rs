@@ -11,15 +11,15 @@ use fullbore_engine::files::FileError;
 use fullbore_engine::files::tree::{self, Mtime, TreeFile, TreeWriter};
 use fullbore_engine::run::{CommandError, ErrorKind};
 use fullbore_engine::window::Window;
-use fullbore_wire::http1::Method;
+use fullbore_wire::http1::{Method, ResponseHead};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use super::find::Found;
 use super::{Done, Finished, Seen, UnderWay};
 use crate::bucket::is_fatal;
-use crate::client::{Call, Client};
-use crate::compare::{self, Checker, Doubt, Finding, Present};
+use crate::client::{Call, Client, any_etag};
+use crate::compare::{self, Checker, Doubt, Finding, Present, Proof};
 use crate::dialect::Feature;
 use crate::download::{self, Beginning, DownloadError, Downloaded, RANGE_BYTES};
 use crate::get::explain_object;
@@ -50,8 +50,11 @@ pub struct Getter {
 }
 
 /// Why an object is not here.
+#[derive(Debug)]
 enum Failure {
     Local(FileError),
+    /// The disk has not the room that the store says the object takes. Others may fit.
+    NoRoom(FileError),
     Remote(DownloadError),
     Internal(String),
 }
@@ -123,7 +126,9 @@ impl Getter {
         };
         self.seen.bytes.fetch_add(present.size, Ordering::Relaxed);
         let is_small = present.size <= RANGE_BYTES;
-        let found = Found { listed: Some((present.size, present.etag.unwrap_or_default())), ..found.clone() };
+        // Some proxies leave the length out, which says nothing then of the object with this ETag.
+        let etag = present.etag.filter(|_| present.size > 0).unwrap_or_default();
+        let found = Found { listed: Some((present.size, etag)), ..found.clone() };
         let _permit = match is_small {
             true => self.objects.acquire(present.size + OBJECT_BYTES).await,
             false => self.large.acquire(0).await,
@@ -187,10 +192,23 @@ impl Getter {
         let present = Present { size, ..Present::of(&answer) };
         let proof = compare::proof(&self.client, &found.key, &present).await.map_err(DownloadError::from)?;
         let (key, path, required) = (found.key.clone(), found.path.clone(), self.required);
+        // Without a length the end of the connection may be the end of the content, or not.
+        let is_doubtful =
+            answer.head.content_length.is_none() || found.listed.as_ref().is_some_and(|one| one.0 != size);
+        let mut judged = None;
+        if is_doubtful {
+            let (content, proof, key) = (content.clone(), proof.clone(), key.clone());
+            let doubt = self.blocking(move |_| judge(&content, proof, key, required)).await??;
+            if doubt.is_some() {
+                self.check_length(found, &answer.head, size).await?;
+            }
+            judged = Some(doubt);
+        }
         let written = self.blocking(move |this| -> Result<Got, Failure> {
-            let mut checker = Checker::new(proof);
-            checker.update(&[&content]);
-            let doubt = judged(checker.finish(), key, required)?;
+            let doubt = match judged {
+                Some(doubt) => doubt,
+                None => judge(&content, proof, key, required)?,
+            };
             let begun = Instant::now();
             let mut file = this.tree.begin(&path, size)?;
             file.start_over()?;
@@ -202,10 +220,34 @@ impl Getter {
         written.await?
     }
 
+    /// Compares the length of content that no checksum shows to be right with what the store says elsewhere.
+    async fn check_length(&self, found: &Found, head: &ResponseHead, bytes: u64) -> Result<(), DownloadError> {
+        let key = || found.key.clone();
+        let (listed, etag) = found.listed.clone().unwrap_or_default();
+        let expected = match any_etag(head) {
+            Some(own) if own == etag => listed,
+            // The object was replaced since, and all of it is here.
+            _ if head.content_length.is_some() => return Ok(()),
+            own => {
+                let now = compare::head(&self.client, &found.key).await?;
+                let now = now.ok_or_else(|| DownloadError::Missing { key: key() })?;
+                if own.is_some() && now.etag.is_some() && own != now.etag {
+                    return Err(DownloadError::Changed { key: key() });
+                }
+                // Where HEAD tells no length either there is only the listing.
+                if now.size > 0 { now.size } else { listed }
+            }
+        };
+        match bytes == expected {
+            true => Ok(()),
+            false => Err(DownloadError::Truncated { key: key(), bytes, size: expected }),
+        }
+    }
+
     /// Gets an object by ranges, behind what an earlier run left of it.
     async fn large(self: &Arc<Self>, found: &Found) -> Result<Got, Failure> {
         let (path, size) = (found.path.clone(), found.listed.as_ref().map_or(0, |(size, _)| *size));
-        let file = self.blocking(move |this| this.tree.begin(&path, size)).await??;
+        let file = self.blocking(move |this| begin(&this.tree, &path, size)).await??;
         let was_noted = file.version().is_some();
         let (mut file, used, mut got) = self.ranges(found, file).await?;
         // What was here may be of another object: then all of it is got anew.
@@ -308,6 +350,25 @@ impl Getter {
     }
 }
 
+/// Begins a file of the size that the store says.
+fn begin(tree: &TreeWriter, path: &str, size: u64) -> Result<TreeFile, Failure> {
+    match tree.begin(path, size) {
+        Err(error) if error.is_out_of_space() => {
+            // Where even an empty file has no room, nothing else has.
+            tree.discard(tree.begin(path, 0)?)?;
+            Err(Failure::NoRoom(error))
+        }
+        begun => Ok(begun?),
+    }
+}
+
+/// What shows small content to be right; `None`: all of it.
+fn judge(content: &Bytes, proof: Proof, key: String, required: bool) -> Result<Option<Doubt>, DownloadError> {
+    let mut checker = Checker::new(proof);
+    checker.update(&[content]);
+    judged(checker.finish(), key, required)
+}
+
 /// What verification has shown of content.
 fn judged(finding: Finding, key: String, required: bool) -> Result<Option<Doubt>, DownloadError> {
     match finding {
@@ -321,10 +382,31 @@ fn judged(finding: Finding, key: String, required: bool) -> Result<Option<Doubt>
 fn failed(path: String, failure: &Failure) -> Done {
     let (error, fatal) = match failure {
         Failure::Local(error) => (tree::explain(error), error.is_out_of_space()),
+        Failure::NoRoom(error) => (tree::explain(error), false),
         Failure::Remote(error) => {
             (explain_object(error), matches!(error, DownloadError::Call(error) if is_fatal(error)))
         }
         Failure::Internal(text) => (CommandError::new(ErrorKind::Partial, text), false),
     };
     Done::Failed { path, error, fatal }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_that_does_not_fit_fails_its_object_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let tree = TreeWriter::create(directory.path(), "").unwrap();
+        // Below the largest file that ext4 can have, and more than the disk of a test.
+        let huge = begin(&tree, "huge", 10_000_000_000_000).map(|_| ()).unwrap_err();
+        assert!(matches!(huge, Failure::NoRoom(_)), "{huge:?}");
+        assert!(matches!(failed("huge".into(), &huge), Done::Failed { fatal: false, .. }));
+        assert_eq!(directory.path().read_dir().unwrap().count(), 0, "nothing is left of it");
+        assert!(begin(&tree, "small", 300_000).is_ok());
+        let full =
+            FileError::Io { operation: "write", path: "a".into(), source: std::io::ErrorKind::QuotaExceeded.into() };
+        assert!(matches!(failed("a".into(), &Failure::Local(full)), Done::Failed { fatal: true, .. }));
+    }
 }
