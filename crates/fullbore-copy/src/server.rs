@@ -189,7 +189,8 @@ fn part(task: &Task, local: &dyn Fn(&[u8]) -> PathBuf) -> Result<Part, CopyError
 fn local(path: &[u8], home: Option<&OsStr>) -> PathBuf {
     match (path, home) {
         (b"", _) => PathBuf::from("."),
-        (b"~", Some(home)) => PathBuf::from(home),
+        // A slash at its end would stand for what is in it.
+        (b"~", Some(home)) => Path::new(home).components().collect(),
         ([b'~', b'/', rest @ ..], Some(home)) => Path::new(home).join(OsStr::from_bytes(rest)),
         _ => PathBuf::from(OsStr::from_bytes(path)),
     }

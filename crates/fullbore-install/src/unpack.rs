@@ -39,6 +39,7 @@ use fullbore_engine::durability::Durability;
 use fullbore_engine::stage::Ledger;
 
 pub use archive::{Archive, ArchiveError, verify};
+pub(crate) use examine::examine_each;
 pub use examine::{Examined, Refused, examine};
 pub use filters::Filters;
 pub use put_files::put_files;

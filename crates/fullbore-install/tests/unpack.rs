@@ -715,6 +715,14 @@ fn what_comes_after_a_package_that_diverts_is_left_to_dpkg() {
             assert_eq!((&taken[..], &refused[..]), (&["before", "after"][..], &[false][..]));
         }
     }
+    // What is dpkg's in any case needs no call of its own.
+    let diverts = || scripted("diverts", "1", "preinst", "dpkg-divert --add x");
+    let upgrade = || build(Tree::new("calm", "2", ""));
+    let waits = |archives: &[PathBuf]| -> Vec<bool> {
+        examine(&handle, open(archives)).unwrap().refused.iter().map(|refused| refused.waits).collect()
+    };
+    assert_eq!(waits(&[diverts(), upgrade()]), [false, false]);
+    assert_eq!(waits(&[diverts(), upgrade(), plain("after"), upgrade()]), [false, false, true, true]);
 }
 
 /// `info/python3.13.list` is the list of python3.13, and not a control file `13.list` of python3.

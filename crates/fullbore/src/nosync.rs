@@ -116,6 +116,9 @@ fn end(outcome: &Outcome, arguments: &NosyncArgs) -> u8 {
             "not synced, as this user may not open it: {paths}; if the command has written there, run `sync`"
         ));
     }
+    for (path, error) in &outcome.sync.dead_before {
+        note(&format!("{}: not synced: {error}, as at the start", path.display()));
+    }
     for path in &outcome.out_of_sight {
         note(&format!("{}: not synced: only a program that is still running sees it", path.display()));
     }

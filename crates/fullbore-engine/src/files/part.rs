@@ -371,24 +371,20 @@ impl AsFd for PartFile {
 /// transfer.
 ///
 /// # Errors
-/// `NOSPC` if there is not enough room. Nothing is set aside then: some file systems would first give away what they have,
-/// and other programs would find the disk full meanwhile.
+/// `NOSPC` if there is not enough room. Nothing is set aside of a size beyond the whole file system, which a peer may claim:
+/// some file systems would first give away what they have, and other programs would find the disk full meanwhile.
 pub fn reserve_room(file: impl AsFd, flags: FallocateFlags, size: u64) -> Result<(), Errno> {
     let file = file.as_fd();
-    if let (Ok(disk), Ok(status)) = (rustix::fs::fstatvfs(file), rustix::fs::fstat(file)) {
-        let has = u64::try_from(status.st_blocks).unwrap_or(0).saturating_mul(STAT_BLOCK_BYTES);
-        if size.saturating_sub(has) > disk.f_bavail.saturating_mul(disk.f_frsize) {
-            return Err(Errno::NOSPC);
-        }
+    // How much is free is no measure: room of deleted files may come back later. Some file systems tell no sizes.
+    let all = rustix::fs::fstatvfs(file).map_or(0, |disk| disk.f_blocks.saturating_mul(disk.f_frsize));
+    if all > 0 && size > all {
+        return Err(Errno::NOSPC);
     }
     match rustix::fs::fallocate(file, flags, 0, size) {
         Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
         result => result,
     }
 }
-
-/// Unit of `st_blocks` (stat(3type)).
-const STAT_BLOCK_BYTES: u64 = 512;
 
 /// Sets the time of last change; the time of last access stays.
 pub(crate) fn set_times(file: impl AsFd, mtime: Mtime) -> Result<(), Errno> {

@@ -237,7 +237,9 @@ fn room_that_is_not_there_is_not_taken_from_others_meanwhile() {
     let directory = tempfile::tempdir().unwrap();
     let file = File::create(directory.path().join("huge")).unwrap();
     let blocks = || rustix::fs::fstat(&file).unwrap().st_blocks;
-    let refused = reserve_room(&file, rustix::fs::FallocateFlags::KEEP_SIZE, 10_000_000_000_000);
+    let disk = rustix::fs::fstatvfs(&file).unwrap();
+    let beyond = disk.f_blocks * disk.f_frsize + 1;
+    let refused = reserve_room(&file, rustix::fs::FallocateFlags::KEEP_SIZE, beyond);
     assert_eq!((refused, blocks()), (Err(Errno::NOSPC), 0));
     reserve_room(&file, rustix::fs::FallocateFlags::KEEP_SIZE, 1 << 20).unwrap();
 }

@@ -152,7 +152,7 @@ impl<'a> Unpacker<'a> {
                 }
             }
         }
-        let examined = match unpack::examine(&root, archives) {
+        let examined = match unpack::examine_each(&root, archives, scripts == Scripts::Before) {
             Ok(examined) => examined,
             // dpkg reads more than is read here, or has a better error message.
             Err(error @ DatabaseError::Content { .. }) => return self.all_left(done, files, &error.to_string()),

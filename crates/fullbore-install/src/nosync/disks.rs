@@ -100,6 +100,8 @@ pub struct SyncReport {
     pub opened_late: Vec<PathBuf>,
     /// File systems not synced, because they cannot be opened.
     pub missed: Vec<(PathBuf, io::Error)>,
+    /// File systems that were dead at the start already, and still are.
+    pub dead_before: Vec<(PathBuf, io::Error)>,
     /// File systems that cannot be opened and hold nothing of dpkg's.
     pub beyond: Vec<(PathBuf, io::Error)>,
     /// Whether sync(2) wrote out all file systems of the machine, because there is no `/proc`. It reports errors only
@@ -217,12 +219,19 @@ impl Disks {
     /// Syncs all file systems, including those mounted since the start.
     pub(super) fn sync(&mut self, told: &mut dyn FnMut(&Path)) -> SyncReport {
         let before = self.held.len();
+        let mut dead_before = Vec::new();
         if let Ok(mounts) = mounts("/proc/self/mountinfo") {
-            self.missed.clear();
+            let missed = std::mem::take(&mut self.missed);
             self.open_others(&mounts);
+            let was_dead = |path: &Path| missed.iter().any(|(_, other, error)| *other == path && is_dead(error));
+            let (dead, missed) = std::mem::take(&mut self.missed)
+                .into_iter()
+                .partition(|(_, path, error): &(String, PathBuf, io::Error)| is_dead(error) && was_dead(path));
+            self.missed = missed;
+            dead_before = dead.into_iter().map(|(_, path, error)| (path, error)).collect();
         }
         let opened_late = self.held.iter().skip(before).map(|disk| disk.path.clone()).collect();
-        SyncReport { opened_late, ..self.sync_held(told) }
+        SyncReport { opened_late, dead_before, ..self.sync_held(told) }
     }
 
     /// File systems in the mount namespace of process `pid` that are not open.
@@ -310,6 +319,12 @@ fn open(mount: &Mount) -> io::Result<Option<File>> {
 /// there are no setuid programs under the filter. Programs of root may become a user who can.
 fn is_closed(path: &Path) -> bool {
     !rustix::process::geteuid().is_root() && rustix::fs::access(path, Access::EXEC_OK) == Err(Errno::ACCESS)
+}
+
+/// Whether nobody serves a mount any more: FUSE without its process, a handle that its server does not know. Nothing can be
+/// written there.
+fn is_dead(error: &io::Error) -> bool {
+    [Errno::NOTCONN, Errno::STALE].iter().any(|dead| error.raw_os_error() == Some(dead.raw_os_error()))
 }
 
 /// Whether a mount does not open because its root is a socket or a device, as of a bind mount of one.

@@ -48,6 +48,11 @@ pub struct Refused {
 /// # Errors
 /// The database of the root cannot be read.
 pub fn examine(root: &Root, archives: Vec<Archive>) -> Result<Examined, DatabaseError> {
+    examine_each(root, archives, true)
+}
+
+/// As [`examine`]; packages wait for those before them only with `waits`.
+pub(crate) fn examine_each(root: &Root, archives: Vec<Archive>, waits: bool) -> Result<Examined, DatabaseError> {
     let database = Database::read(root)?;
     let mut present = RelationIndex::default();
     for record in database.records().filter(|record| record.is_present()) {
@@ -56,22 +61,30 @@ pub fn examine(root: &Root, archives: Vec<Archive>) -> Result<Examined, Database
     let mut examined = Examined::default();
     let mut names = HashSet::new();
     let mut awaited: Option<String> = None;
+    let mut is_waiting = false;
     for archive in archives {
-        if let Some(awaited) = &awaited {
+        let waiting = |archive: Archive, awaited: &str| {
             let reason = format!("it comes after {awaited}, whose scripts may divert files or override modes");
             let refusal = Refusal { package: archive.name().to_owned(), reason };
-            examined.refused.push(Refused { archive, refusal, waits: true });
+            Refused { archive, refusal, waits: true }
+        };
+        if let Some(awaited) = awaited.as_ref().filter(|_| is_waiting) {
+            examined.refused.push(waiting(archive, awaited));
             continue;
         }
-        let planned = plan(&database, &present, &names, archive);
-        match planned {
-            Ok(planned) => {
+        match (plan(&database, &present, &names, archive), &awaited) {
+            // Only from here on: those that are dpkg's in any case go with the package before them.
+            (Ok(planned), Some(awaited)) => {
+                is_waiting = true;
+                examined.refused.push(waiting(planned.archive, awaited));
+            }
+            (Ok(planned), None) => {
                 names.insert(planned.archive.name().to_owned());
                 present.add(&planned.stanza);
                 examined.batch.packages.push(planned);
             }
-            Err(refused) => {
-                if may_change_places(root, &database, &refused.archive)? {
+            (Err(refused), _) => {
+                if waits && awaited.is_none() && may_change_places(root, &database, &refused.archive)? {
                     awaited = Some(refused.archive.name().to_owned());
                 }
                 examined.refused.push(*refused);

@@ -234,8 +234,12 @@ impl Getter {
                 if own.is_some() && now.etag.is_some() && own != now.etag {
                     return Err(DownloadError::Changed { key: key() });
                 }
-                // Where HEAD tells no length either there is only the listing.
-                if now.size > 0 { now.size } else { listed }
+                // Where HEAD tells no length either there is only the listing, or nothing to compare with.
+                match (now.size, listed) {
+                    (0, 0) => return Ok(()),
+                    (0, listed) => listed,
+                    (size, _) => size,
+                }
             }
         };
         match bytes == expected {
