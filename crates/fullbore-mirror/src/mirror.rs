@@ -335,6 +335,18 @@ fn walk(
     let mut wanted = pool::need(&plan, &state, session, &signed, &in_conflict, stop, warn)?;
     let is_damaged = wanted.subtraction.damage.is_some();
     let skipped = wanted.skipped_images.clone();
+    let run_of = |offers, suites| Run {
+        settings,
+        plan: &plan,
+        offers,
+        suites,
+        ids: &ids,
+        refused: &refused,
+        pins: &pins,
+        is_damaged,
+        skipped: &skipped,
+        now,
+    };
     let others = indexes::missing(&offers, &suites, false);
     let space = pool::free_space(&wanted, &others, session)?;
     if let Some(bucket) = session.directories.bucket.clone().filter(|_| settings.pin) {
@@ -347,22 +359,8 @@ fn walk(
     if settings.dry_run {
         suites.iter_mut().for_each(SuiteIndexes::all_came);
         offer::take_side_files(side, session, stop, &mut offers)?;
-        let run = Run {
-            settings,
-            plan: &plan,
-            offers: &offers,
-            suites: &suites,
-            ids: &ids,
-            refused: &refused,
-            pins: &pins,
-            is_damaged,
-            skipped: &skipped,
-            now,
-        };
-        if is_damaged {
-            let published = (0..ids.len()).filter(|place| !run.is_refused(*place)).map(|place| ids[place]);
-            state.forget_files_of_others(&published.collect::<Vec<_>>());
-        }
+        let run = run_of(&offers, &suites);
+        run.note_damage(&mut state, &|place| !run.is_refused(place));
         let deletions = run.preview(session, &state, &mut wanted, report, events)?;
         report.planned(events, &plan, &wanted, &others, &space, Tally::of(&deletions));
         report.would_delete(events, deletions);
@@ -398,23 +396,9 @@ fn walk(
     session.site.landing.checkpoint().map_err(|error| disk(&error))?;
 
     report.phase(events, session, Phase::Publish);
-    let run = Run {
-        settings,
-        plan: &plan,
-        offers: &offers,
-        suites: &suites,
-        ids: &ids,
-        refused: &refused,
-        pins: &pins,
-        is_damaged,
-        skipped: &skipped,
-        now,
-    };
+    let run = run_of(&offers, &suites);
     let held = run.hold_back(&*tree, &state, &wanted.subtraction, &mut result)?;
-    if is_damaged {
-        let published = (0..ids.len()).filter(|place| run.is_complete(*place, &result)).map(|place| ids[place]);
-        state.forget_files_of_others(&published.collect::<Vec<_>>());
-    }
+    run.note_damage(&mut state, &|place| run.is_complete(place, &result));
     run.publish(session, state, wanted, &result, report, events)?;
     report.complete = unusable.is_empty() && (0..offers.len()).all(|position| run.is_complete(position, &result));
     run.finish(session, above, report, events);
@@ -422,8 +406,8 @@ fn walk(
         bucket.unpin(pins.ended())?;
     }
     let mut errors: Vec<CommandError> = refused.into_iter().map(|(_, error)| error).chain(unusable).collect();
-    if let Some(first) = errors.pop() {
-        errors.push(held.iter().fold(first, CommandError::context));
+    if let Some(last) = errors.pop() {
+        errors.push(held.iter().fold(last, CommandError::context));
     }
     report.refused(errors)?;
     result.missing.extend(held);
@@ -522,6 +506,14 @@ impl Run<'_> {
         snapshot::sweep(own).map_err(|error| disk(&error))?;
         session.destination.save().map_err(|error| disk(&error))?;
         Ok(())
+    }
+
+    /// After damage of the list: notes in the state of which suites it cannot tell all files, all but the published ones.
+    fn note_damage(&self, state: &mut State, published: &dyn Fn(usize) -> bool) {
+        if self.is_damaged {
+            let published = (0..self.ids.len()).filter(|place| published(*place)).map(|place| self.ids[place]);
+            state.forget_files_of_others(&published.collect::<Vec<_>>());
+        }
     }
 
     /// The suites of other tools in the directory, and whether files may be deleted: not if those suites cannot be read. A
@@ -759,7 +751,7 @@ fn snapshot_of(
         report.warn(events, format!("snapshot {name} was not made: the run was not complete"));
         return Ok(());
     }
-    let state = State::open(&session.own, &boot_id())?;
+    let mut state = State::open(&session.own, &boot_id())?;
     if state.header.suites.iter().any(|suite| suite.files_unknown && !suite.retired) {
         let why = "the list of files was damaged, and not all suites were mirrored since";
         report.warn(events, format!("snapshot {name} was not made: {why}"));
@@ -769,7 +761,6 @@ fn snapshot_of(
         // A run that found nothing new has no lock yet.
         bucket.lock(&report.host)?;
         bucket.prepare(&[], Abandoned::Remove)?;
-        let mut state = State::open(&session.own, &boot_id())?;
         bucket.note_takeover(&mut state)?;
         let made = match settings.snapshot_full {
             true => bucket.tree.make_full_snapshot(&state, name),
