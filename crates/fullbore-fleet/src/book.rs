@@ -32,32 +32,32 @@ const DOUBT_AFTER_RECONNECT: Duration = Duration::from_secs(60);
 /// A step that the worker takes for the book.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// [`Queue::extend`](crate::queue::Queue::extend)
+    /// Call [`Queue::extend`](crate::queue::Queue::extend).
     Extend(Delivery),
-    /// [`Queue::acknowledge`](crate::queue::Queue::acknowledge). No answer within the limit counts as an answer: if the
+    /// Call [`Queue::acknowledge`](crate::queue::Queue::acknowledge). A missing answer counts as success: if the
     /// request was lost, the task comes again, and its files are found in the store.
     Acknowledge(Delivery),
-    /// [`Queue::give_back`](crate::queue::Queue::give_back)
+    /// Call [`Queue::give_back`](crate::queue::Queue::give_back) with this delay.
     GiveBack(Delivery, Duration),
-    /// [`Queue::discard`](crate::queue::Queue::discard)
+    /// Call [`Queue::discard`](crate::queue::Queue::discard).
     Discard(Delivery),
-    /// [`Queue::report`](crate::queue::Queue::report)
+    /// Call [`Queue::report`](crate::queue::Queue::report).
     Report(Fault),
-    /// A line for the worker's user.
+    /// Show this line to the worker's user.
     Warn(String),
 }
 
 /// Number of a task in a book; never used twice.
 pub type TaskNumber = u64;
 
-/// Work that begins.
+/// The work of a task that has just been taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Begun {
-    /// The task.
+    /// Number of the task in the book.
     pub number: TaskNumber,
     /// What to do with its files.
     pub kind: Kind,
-    /// Its files.
+    /// The files of the task.
     pub items: Vec<Item>,
     /// What each object may replace: see [`Task::replaces`].
     pub replaces: Vec<Option<String>>,
@@ -65,12 +65,12 @@ pub struct Begun {
     pub asks_store: bool,
 }
 
-/// How far a file is.
+/// Progress of one file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Progress {
-    /// Bytes of it are still to come.
+    /// Bytes of it are still missing.
     Incomplete,
-    /// It is complete, and not stored. So many bytes are still to be sent.
+    /// It is complete and not stored; this number of bytes is still to be sent.
     Fetched(u64),
     /// It is stored, or has failed.
     Ended,
@@ -97,17 +97,17 @@ struct Entry {
     task: Task,
     delivery: Delivery,
     deliveries: u32,
-    /// Size and class of the task, so that they are not added up again for each look at the load.
+    /// Size and class of the task, kept so that the load need not add them up each time.
     bytes: u64,
     class: Class,
-    /// How far each of its files is, and how many files and bytes are so far.
+    /// Progress of each file, and totals of files and bytes for each state.
     progress: Vec<Progress>,
     incomplete: Files,
     fetched: Files,
     has_failed: bool,
-    /// A file of it is on no mirror.
+    /// Whether a file is on no mirror.
     is_lost: bool,
-    /// The last fetched or sent byte, or the delivery.
+    /// Time of the last fetched or sent byte, or of the delivery.
     moved: Duration,
     is_begun: bool,
     extended: Duration,
@@ -122,7 +122,7 @@ impl Entry {
         self.is_lost || self.deliveries >= DELIVERIES_MAX
     }
 
-    /// The end of a failed task.
+    /// Ends a failed task.
     fn end_failed(self) -> Step {
         if self.is_given_up() {
             return Step::Discard(self.delivery);
@@ -131,7 +131,7 @@ impl Entry {
         Step::GiveBack(self.delivery, delay)
     }
 
-    /// A file goes on. A file that has ended stays so.
+    /// Records progress of a file. A file that has ended stays so.
     fn advance(&mut self, item: usize, to: Progress) {
         let (Some(progress), Some(item)) = (self.progress.get_mut(item), self.task.items.get(item)) else { return };
         let bytes = self.task.bytes_of(item);
@@ -163,9 +163,9 @@ type IsOurs = fn(&Kind) -> bool;
 /// The tasks of one worker.
 pub struct Book {
     worker: WorkerId,
-    /// The run, and whether a kind is one of its tasks'; `None`: any.
+    /// The run, and a test for the kinds of its tasks; `None` accepts any.
     only: Option<(RunId, IsOurs)>,
-    /// Time without a byte after which a file counts as stuck: the limit of the client of stores.
+    /// Time without a byte after which a file counts as stuck: the time limit of the stores' client.
     patience: Duration,
     entries: BTreeMap<TaskNumber, Entry>,
     next: TaskNumber,
@@ -175,8 +175,8 @@ pub struct Book {
 }
 
 impl Book {
-    /// An empty book. `patience` is the time without a byte after which the worker lets a task lapse, so that a stuck
-    /// call cannot hold it for ever.
+    /// Makes an empty book. `patience` is the time without a byte after which the worker lets a task lapse, so that a
+    /// stuck call cannot hold it for ever.
     pub fn new(worker: WorkerId, patience: Duration) -> Book {
         Book {
             worker,
@@ -190,8 +190,8 @@ impl Book {
         }
     }
 
-    /// The same book, for tasks of this run and these kinds. It refuses others, because the checks of a task depend on its
-    /// kind: a task to put files may name paths that only the planner of a mirror writes.
+    /// Restricts the book to tasks of this run and these kinds. Others are refused, because the checks of a task depend
+    /// on its kind: a task to put files may name paths that only the planner of a mirror writes.
     #[must_use]
     pub fn only(mut self, run: RunId, is_ours: IsOurs) -> Book {
         self.only = Some((run, is_ours));
@@ -228,7 +228,7 @@ impl Book {
             return (None, self.refuse_all(&task, delivery));
         }
         if let Some(entry) = self.entries.values_mut().find(|entry| entry.task == task) {
-            // Our own delivery has lapsed, and the task came back to us: the later delivery is the one that counts.
+            // Our own delivery has lapsed, and the task came back to us. The later delivery counts.
             (entry.delivery, entry.deliveries, entry.extended) = (delivery, deliveries, now);
             return (None, Vec::new());
         }
@@ -260,7 +260,7 @@ impl Book {
         (Some(begun), Vec::new())
     }
 
-    /// The end of a task that has come too often.
+    /// Ends a task that has been delivered too often.
     fn refuse_all(&self, task: &Task, delivery: Delivery) -> Vec<Step> {
         let why = format!("delivered more than {TAKEN_MAX} times");
         let fault = |item: &Item| Step::Report(Fault::new(self.worker.clone(), None, item.path.clone(), &why, true));
@@ -282,13 +282,13 @@ impl Book {
         }
     }
 
-    /// Bytes have been sent, and it is not known of which task: all of them count as moved.
+    /// Bytes have been sent, but it is unknown for which task: all of them count as active.
     pub fn any_moved(&mut self, now: Duration) {
         self.moved = now;
         self.entries.values_mut().for_each(|entry| (entry.moved, entry.is_begun) = (now, true));
     }
 
-    /// A file of a task is complete. So many bytes of it are in the store, and the rest is on its way.
+    /// A file of a task is complete. `sent_bytes` of it are in the store already; the rest is being sent.
     pub fn fetched(&mut self, number: TaskNumber, item: usize, sent_bytes: u64) {
         let Some(entry) = self.entries.get_mut(&number) else { return };
         let Some(bytes) = entry.task.items.get(item).map(|item| entry.task.bytes_of(item)) else { return };
@@ -319,7 +319,8 @@ impl Book {
         steps
     }
 
-    /// Every mirror has answered, and none has the file: no other delivery brings it.
+    /// No other delivery brings the file: every mirror has answered and none has it, or the store has other content in its
+    /// place.
     pub fn lost(&mut self, now: Duration, number: TaskNumber, item: usize, fault: &str) -> Vec<Step> {
         if let Some(entry) = self.entries.get_mut(&number) {
             entry.is_lost = true;
@@ -344,13 +345,13 @@ impl Book {
         vec![entry.end_failed()]
     }
 
-    /// Steps that are due: tasks on which work goes on are extended. Call it at least every second.
+    /// Returns the steps that are due, such as extensions of active tasks. Call it at least every second.
     pub fn tick(&mut self, now: Duration) -> Vec<Step> {
         let (patience, any_moved) = (self.patience, self.moved);
         let mut steps = Vec::new();
         for entry in self.entries.values_mut() {
             let is_due = now.saturating_sub(entry.extended) >= EXTEND_INTERVAL && !entry.has_lapsed(now);
-            // A task that waits for its turn is alive as long as the worker is.
+            // A task that waits for its turn is active as long as the worker is.
             let moved = if entry.is_begun { entry.moved } else { entry.moved.max(any_moved) };
             if is_due && now.saturating_sub(moved) <= patience {
                 entry.extended = now;
@@ -360,22 +361,22 @@ impl Book {
         steps
     }
 
-    /// Gives everything back at once: the worker ends, and has waited for its work as long as it may.
+    /// Gives all tasks back at once, as the worker ends and its time for finishing them is over.
     pub fn give_back(&mut self, now: Duration) -> Vec<Step> {
         let entries = std::mem::take(&mut self.entries).into_values();
         let live = entries.filter(|entry| !entry.has_lapsed(now));
         live.map(|entry| Step::GiveBack(entry.delivery, Duration::ZERO)).collect()
     }
 
-    /// Counts all held tasks as failed: something of this worker's own broke, and would break again. They are delivered
-    /// again later, and given up after some deliveries, as with any failure.
+    /// Counts all held tasks as failed, because something of this worker's own broke and would break again. They are
+    /// delivered again later, and given up after several deliveries, as after any failure.
     pub fn fail_all(&mut self, now: Duration, fault: &str) -> Vec<Step> {
         let mut steps = Vec::new();
         for entry in std::mem::take(&mut self.entries).into_values().filter(|entry| !entry.has_lapsed(now)) {
             let is_final = entry.is_given_up();
             let items = entry.task.items.iter().zip(&entry.progress);
             let open = items.filter(|(_, progress)| **progress != Progress::Ended);
-            // The planner needs each path of a task that is given up; otherwise one tells it enough.
+            // The planner needs each path of a task that is given up; otherwise one report is enough.
             let reported = if is_final { usize::MAX } else { 1 };
             for (item, _) in open.take(reported) {
                 let fault = Fault::new(self.worker.clone(), None, item.path.clone(), fault, is_final);

@@ -20,16 +20,17 @@ pub const LEASE_TTL: Duration = Duration::from_secs(30);
 /// Time between two renewals: two may be lost.
 const RENEW_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Time between two looks at all leases: at first, when other workers of the run come, too; while a slot may be had; and
+/// Interval of readings of all leases: at first, while other workers of the run join; while a slot may become free; and
 /// otherwise.
 const LOOK_INTERVAL_AT_FIRST: Duration = Duration::from_secs(1);
 const LOOK_INTERVAL_HUNGRY: Duration = Duration::from_secs(2);
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How long "at first" lasts.
+/// Duration of the first phase.
 const AT_FIRST: Duration = Duration::from_secs(10);
 
-/// Time for which a slot must have been free before a worker takes it beyond its share. A hungry worker looks as often.
+/// Time for which a slot must have been free before a worker takes it beyond its share. A worker below its share reads
+/// the leases as often.
 const FREE_MIN: Duration = Duration::from_secs(2);
 
 /// Time after which a slot is passed on if there are not enough for all: long enough for a connection to reach its
@@ -43,27 +44,27 @@ pub enum Step {
     Look,
     /// Create the lease; then [`Slots::taken`].
     Take {
-        /// The mirror.
+        /// Name of the mirror.
         host: String,
-        /// The slot.
+        /// Number of the slot.
         number: u32,
     },
     /// Renew the lease; then [`Slots::renewed`].
     Renew {
-        /// The mirror.
+        /// Name of the mirror.
         host: String,
-        /// The slot.
+        /// Number of the slot.
         number: u32,
-        /// Its revision.
+        /// Revision of the lease.
         revision: u64,
     },
     /// Remove the lease. Its connection must end after the answer in progress.
     Free {
-        /// The mirror.
+        /// Name of the mirror.
         host: String,
-        /// The slot.
+        /// Number of the slot.
         number: u32,
-        /// Its revision.
+        /// Revision of the lease.
         revision: u64,
     },
 }
@@ -73,9 +74,9 @@ struct Slot {
     number: u32,
     revision: u64,
     since: Duration,
-    /// When the last request was sent that the queue has confirmed.
+    /// Time of the last request that the queue has confirmed.
     confirmed: Duration,
-    /// When the last renewal was sent.
+    /// Time of the last renewal request.
     asked: Duration,
 }
 
@@ -85,7 +86,7 @@ struct Host {
     slots: Vec<Slot>,
     /// Slots whose leases are requested.
     pending: BTreeSet<u32>,
-    /// Slots without a lease, and since when.
+    /// Slots without a lease, with the time since when.
     free: BTreeMap<u32, Duration>,
     is_avoided: bool,
 }
@@ -107,14 +108,14 @@ pub enum Activity {
     Fetching,
 }
 
-/// What a worker may have.
+/// The slots that a worker may have.
 #[derive(Clone, Copy)]
 struct Shares {
-    /// Slots that all workers can have, of all mirrors together.
+    /// Slots of all mirrors together that every worker can have.
     least: usize,
-    /// One more, if the slots cannot be divided.
+    /// The same, rounded up if the slots cannot be divided evenly.
     most: usize,
-    /// No mirror has a free slot.
+    /// Whether no mirror has a free slot.
     is_scarce: bool,
 }
 
@@ -125,20 +126,20 @@ pub struct Slots {
     live: u32,
     looked: Option<Duration>,
     has_looked: bool,
-    /// When this worker passed a slot on.
+    /// When this worker last passed a slot on.
     passed: Option<Duration>,
     random: Random,
 }
 
 impl Slots {
-    /// No slots of these mirrors. The seed differs between workers, so that they try different slots.
+    /// Starts without any slot of these mirrors. The seed differs between workers, so that they try different slots.
     pub fn new(worker: &WorkerId, budgets: impl IntoIterator<Item = (String, u32)>) -> Slots {
         let hosts = budgets.into_iter().map(|(host, budget)| (host, Host { budget, ..Host::default() })).collect();
         let seed = worker.as_str().bytes().fold(0, |seed: u64, byte| seed.wrapping_mul(31) + u64::from(byte));
         Slots { hosts, live: 1, looked: None, has_looked: false, passed: None, random: Random::new(seed) }
     }
 
-    /// What to do now. Call it about once a second, and between files.
+    /// Returns the steps that are due. Call it about once a second, and between files.
     pub fn tick(&mut self, now: Duration, activity: Activity) -> Vec<Step> {
         let mut steps = Vec::new();
         let wants = activity != Activity::Nothing;
@@ -158,7 +159,7 @@ impl Slots {
         steps
     }
 
-    /// Slots of this worker, in all.
+    /// Number of this worker's slots on all mirrors.
     fn held(&self) -> usize {
         self.hosts.values().map(Host::held).sum()
     }
@@ -173,7 +174,7 @@ impl Slots {
         }
     }
 
-    /// Whether another look may soon bring a slot.
+    /// Whether another reading may soon bring a slot.
     fn is_hungry(&self) -> bool {
         let shares = self.shares();
         self.held() < shares.most || !shares.is_scarce
@@ -244,15 +245,16 @@ impl Slots {
         }
     }
 
-    /// The answer to [`Step::Look`]: live workers, this one among them; all leases; mirrors that the fleet avoids.
+    /// The answer to [`Step::Look`]: workers that share these mirrors, this one among them; all leases; mirrors that the
+    /// fleet avoids.
     pub fn listed(
         &mut self,
         now: Duration,
-        live_workers: usize,
+        workers: usize,
         leases: &BTreeSet<(String, u32)>,
         avoided: &BTreeSet<String>,
     ) {
-        self.live = u32::try_from(live_workers).unwrap_or(u32::MAX).max(1);
+        self.live = u32::try_from(workers).unwrap_or(u32::MAX).max(1);
         self.has_looked = true;
         for (name, host) in &mut self.hosts {
             host.is_avoided = avoided.contains(name);

@@ -5,11 +5,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fullbore_fleet::budget::{LEASE_TTL, Slots, Step};
+use fullbore_fleet::message::Run;
 use fullbore_fleet::names::{
     BAD_KEYS, LEASE_KEYS, WORKER_KEYS, WorkerId, bad_key, lease_key, parse_bad_key, parse_lease_key,
 };
 use fullbore_fleet::queue::{Entry, Queue, QueueError};
 use fullbore_wire::fetch::Watch;
+use fullbore_wire::url::Url;
+
+use super::keys::Card;
 
 /// Time for which a slot is kept until its connection has closed; then its lease is over anyway.
 const CLOSING_MAX: Duration = Duration::from_secs(20);
@@ -21,7 +25,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub enum Answer {
     /// To [`Step::Look`].
-    Listed { live: usize, leases: BTreeSet<(String, u32)>, avoided: BTreeSet<String> },
+    Listed { sharers: Sharers, leases: BTreeSet<(String, u32)>, avoided: BTreeSet<String> },
     /// To [`Step::Take`].
     Taken { sent: Duration, host: String, number: u32, revision: Option<u64> },
     /// To [`Step::Renew`].
@@ -67,6 +71,7 @@ impl Connections {
 pub async fn perform<Q: Queue>(
     queue: Q,
     worker: WorkerId,
+    run: Run,
     step: Step,
     sent: Duration,
     connections: Connections,
@@ -74,7 +79,7 @@ pub async fn perform<Q: Queue>(
 ) -> Answer {
     let value = || Bytes::from(worker.as_str().to_owned());
     match step {
-        Step::Look => look(&queue).await.unwrap_or(Answer::Nothing),
+        Step::Look => look(&queue, &worker, &run).await.unwrap_or(Answer::Nothing),
         Step::Take { host, number } => {
             let revision = queue.create(&lease_key(&host, number), value(), LEASE_TTL).await.unwrap_or(None);
             Answer::Taken { sent, host, number, revision }
@@ -98,11 +103,36 @@ pub async fn perform<Q: Queue>(
     }
 }
 
-async fn look<Q: Queue>(queue: &Q) -> Result<Answer, QueueError> {
+async fn look<Q: Queue>(queue: &Q, worker: &WorkerId, run: &Run) -> Result<Answer, QueueError> {
     let (leases, workers, avoided) =
         tokio::try_join!(queue.list(LEASE_KEYS), queue.list(WORKER_KEYS), queue.list(BAD_KEYS))?;
+    let sharers = Sharers::of(worker, run, &leases, &workers);
     let leases = leases.iter().filter_map(|entry| parse_lease_key(&entry.key)).collect();
-    Ok(Answer::Listed { live: workers.len(), leases, avoided: avoided_hosts(&avoided) })
+    Ok(Answer::Listed { sharers, leases, avoided: avoided_hosts(&avoided) })
+}
+
+/// Numbers of workers, this one among them. Workers that wait for other runs take nothing from this one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sharers {
+    /// Those that serve this run.
+    pub of_run: usize,
+    /// These, and those of other runs that hold a lease of one of its mirrors.
+    pub of_mirrors: usize,
+}
+
+impl Sharers {
+    fn of(worker: &WorkerId, run: &Run, leases: &[Entry], workers: &[Entry]) -> Sharers {
+        let hosts: BTreeSet<String> = run.hosts.iter().map(Url::host_and_port).collect();
+        let serving = workers.iter().filter_map(Card::read);
+        let serving = serving.filter(|(_, card)| card.runs.iter().any(|id| id == run.id.as_str()));
+        let mut sharers: BTreeSet<String> = serving.map(|(worker, _)| worker.to_string()).collect();
+        sharers.insert(worker.to_string());
+        let of_run = sharers.len();
+        let is_of_mirror = |entry: &&Entry| parse_lease_key(&entry.key).is_some_and(|(host, _)| hosts.contains(&host));
+        let holders = leases.iter().filter(is_of_mirror);
+        sharers.extend(holders.map(|entry| String::from_utf8_lossy(&entry.value).into_owned()));
+        Sharers { of_run, of_mirrors: sharers.len() }
+    }
 }
 
 fn avoided_hosts(entries: &[Entry]) -> BTreeSet<String> {
@@ -112,7 +142,7 @@ fn avoided_hosts(entries: &[Entry]) -> BTreeSet<String> {
 /// Applies an answer; `now` is the time of the answer.
 pub fn apply(slots: &mut Slots, now: Duration, answer: Answer) {
     match answer {
-        Answer::Listed { live, leases, avoided } => slots.listed(now, live, &leases, &avoided),
+        Answer::Listed { sharers, leases, avoided } => slots.listed(now, sharers.of_mirrors, &leases, &avoided),
         Answer::Taken { sent, host, number, revision } => slots.taken(sent, &host, number, revision),
         Answer::Renewed { sent, host, number, revision } => slots.renewed(sent, &host, number, revision),
         Answer::Nothing => {}
@@ -123,4 +153,32 @@ pub fn apply(slots: &mut Slots, now: Duration, answer: Answer) {
 pub async fn avoid<Q: Queue>(queue: &Q, worker: &WorkerId, host: &str, pause: Duration) -> Result<(), QueueError> {
     let value = Bytes::from(worker.as_str().to_owned());
     queue.create(&bad_key(host), value, pause.max(Duration::from_secs(1))).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_that_wait_for_other_runs_take_no_share() {
+        let run = r#"{"v":1,"id":"9c1f","kind":"mirror","to":"s3://bucket/debian","planner":"p1","fullbore":"0.9",
+            "hosts":["https://a/debian"],"budget":{"*":4},"round":1}"#;
+        let run = Run::parse(run.as_bytes()).unwrap();
+        let entry = |key: &str, value: &str| Entry {
+            key: key.to_owned(),
+            value: Bytes::copy_from_slice(value.as_bytes()),
+            revision: 1,
+        };
+        let workers = [
+            entry("worker.w1", r#"{"runs":["9c1f"]}"#),
+            entry("worker.w2", r#"{"runs":["7777","9c1f"]}"#),
+            entry("worker.w3", r#"{"runs":["7777"]}"#),
+            entry("worker.w4", r#"{"runs":[]}"#),
+            entry("worker.w5", r#"{"runs":["7777"]}"#),
+        ];
+        let leases = [entry(&lease_key("a:443", 0), "w3"), entry(&lease_key("b:443", 0), "w5")];
+        let of = |own: &str, workers: &[Entry]| Sharers::of(&WorkerId::parse(own).unwrap(), &run, &leases, workers);
+        assert_eq!(of("w1", &workers), Sharers { of_run: 2, of_mirrors: 3 });
+        assert_eq!(of("w6", &[]), Sharers { of_run: 1, of_mirrors: 2 }, "its own key may not be there yet");
+    }
 }

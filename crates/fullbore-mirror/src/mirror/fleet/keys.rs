@@ -52,20 +52,23 @@ pub struct Presence<Q> {
     key: String,
     revision: Option<u64>,
     renewed: Option<tokio::time::Instant>,
+    /// What was said last.
+    said: Option<Card>,
 }
 
 impl<Q: Queue> Presence<Q> {
     /// Not said yet.
     pub fn new(queue: Q, worker: &WorkerId) -> Presence<Q> {
-        Presence { queue, key: worker_key(worker), revision: None, renewed: None }
+        Presence { queue, key: worker_key(worker), revision: None, renewed: None, said: None }
     }
 
-    /// Says that the worker is alive, if it is time. Call it about once a second.
+    /// Says that the worker is alive, if it is time or the card has changed. Call it about once a second.
     ///
     /// # Errors
     /// A queue that does not answer, or refuses.
     pub async fn say(&mut self, card: &Card) -> Result<(), QueueError> {
-        if self.renewed.is_some_and(|renewed| renewed.elapsed() < RENEW_EVERY) {
+        let is_known = self.said.as_ref() == Some(card);
+        if is_known && self.renewed.is_some_and(|renewed| renewed.elapsed() < RENEW_EVERY) {
             return Ok(());
         }
         let value = Bytes::from(serde_json::to_vec(card).expect("text has a form in JSON"));
@@ -78,7 +81,7 @@ impl<Q: Queue> Presence<Q> {
             // It has expired, or the queue has lost its data.
             None => self.queue.create(&self.key, value, WORKER_TTL).await?,
         };
-        self.renewed = Some(tokio::time::Instant::now());
+        (self.renewed, self.said) = (Some(tokio::time::Instant::now()), Some(card.clone()));
         Ok(())
     }
 

@@ -382,8 +382,8 @@ impl<Q: Queue> Shift<'_, Q> {
             Answer::Told => {}
             Answer::Seen(tag, seen) => self.seen(tag, seen).await,
             Answer::Slots(answer) => {
-                if let budgets::Answer::Listed { live, .. } = &answer {
-                    self.share_rate(*live);
+                if let budgets::Answer::Listed { sharers, .. } = &answer {
+                    self.share_rate(sharers.of_run);
                 }
                 budgets::apply(&mut self.worker.slots, now, answer);
                 // A look that found free slots is acted on at once.
@@ -400,8 +400,8 @@ impl<Q: Queue> Shift<'_, Q> {
     }
 
     /// All workers together keep the rate of the run.
-    fn share_rate(&self, live: usize) {
-        let share = self.worker.run.rate_bytes_per_s.map(|rate| (rate / live.max(1) as u64).max(1));
+    fn share_rate(&self, workers: usize) {
+        let share = self.worker.run.rate_bytes_per_s.map(|rate| (rate / workers.max(1) as u64).max(1));
         let rate = [share, self.session.own_rate_bytes_per_s].into_iter().flatten().min();
         if let (Some(limit), Some(rate)) = (&self.session.rate_limit, rate)
             && limit.bytes_per_s() != rate
@@ -445,7 +445,7 @@ impl<Q: Queue> Shift<'_, Q> {
     }
 
     async fn seen(&mut self, tag: u64, seen: Result<Seen, String>) {
-        let fault = match seen {
+        let (fault, is_lost) = match seen {
             Ok(Seen::Absent) => {
                 if let Some(file) = self.worker.files.get(&tag) {
                     let _ = self.feed.add([(tag, file.item.clone())]).await;
@@ -456,12 +456,16 @@ impl<Q: Queue> Shift<'_, Q> {
                 self.ended(Ended { tag, outcome: Outcome::Present });
                 return;
             }
-            Ok(Seen::Other) => "the store has other content there".to_owned(),
-            Err(error) => format!("the store cannot be asked: {error}"),
+            // Only the planner may replace it, so no other delivery helps.
+            Ok(Seen::Other) => ("the store has other content there".to_owned(), true),
+            Err(error) => (format!("cannot ask the store: {error}"), false),
         };
         let Some(OnTheWay { task, place, item }) = self.worker.files.remove(&tag) else { return };
         self.worker.done.note_failed(&item.path, &fault);
-        self.worker.tasks.failed(task, place, None, &fault);
+        match is_lost {
+            true => self.worker.tasks.lost(task, place, &fault),
+            false => self.worker.tasks.failed(task, place, None, &fault),
+        }
     }
 
     fn tick(&mut self) {
@@ -555,10 +559,10 @@ impl<Q: Queue> Shift<'_, Q> {
                 fullbore_fleet::budget::Step::Free { host, .. } => self.worker.slots.allowed(now, host) as usize,
                 _ => 0,
             };
-            let (queue, name) = (self.worker.queue.clone(), self.worker.name.clone());
+            let (queue, name, run) = (self.worker.queue.clone(), self.worker.name.clone(), self.worker.run.clone());
             let connections = self.connections.clone();
             self.jobs.spawn(async move {
-                Answer::Slots(budgets::perform(queue, name, step, now, connections, allowed).await)
+                Answer::Slots(budgets::perform(queue, name, run, step, now, connections, allowed).await)
             });
         }
     }
