@@ -1,6 +1,10 @@
 //! Aliases of suites in a bucket: `dists/stable` has copies of what `dists/trixie` has.
 
 use std::fs;
+use std::time::SystemTime;
+
+use fullbore_testkit::archive::{ArchiveBuilder, SuiteSpec};
+use harness::signer;
 
 use super::*;
 
@@ -61,6 +65,44 @@ fn without_aliases_there_are_none_and_old_ones_go() {
     other.run(&served(1), &["--aliases", "none"]).exits(0);
     assert!(!data(&store).join("dists/stable/InRelease").exists());
     verified(&data(&store), common(), 1);
+}
+
+/// A client that has read the `InRelease` before still asks for its indexes.
+#[test]
+fn when_stable_changes_its_indexes_by_hash_stay_for_a_day() {
+    let made = tempfile::tempdir().unwrap();
+    let builder = |name: &str| ArchiveBuilder::tiny(made.path().join(name)).signer(signer()).states(3).churn(0.3);
+    let first = builder("first").suites(vec![SuiteSpec::main("trixie", "stable")]).build().unwrap();
+    let suites = || vec![SuiteSpec::main("trixie", "oldstable"), SuiteSpec::main("forky", "stable")];
+    let later = first.state(2).date_unix_s + 3600;
+    let second = builder("second").suites(suites()).date_unix_s(later).build().unwrap();
+    let store = versitygw();
+    // The first state of the second archive has the content of the first one's.
+    let server = Server::start(&first.state(2).root).unwrap();
+    let mut bucket = Bucket::at(&store.url);
+    bucket.mirror = Mirror::new(&first);
+    bucket.mirror.to = PathBuf::from(TO);
+    let flags = ["--keep-generations", "0", "--keep-hours", "0", "--force-delete", "--suite", "forky"];
+    bucket.run(&server, &flags[..5]).exits(0);
+    let before = below(&data(&store), "dists/stable");
+    let old_by_hash: BTreeMap<&String, &String> = before.iter().filter(|(path, _)| path.contains("by-hash/")).collect();
+    assert!(old_by_hash.len() > 2, "{before:?}");
+    let (stable, forky) = ("dists/stable", "dists/forky");
+    for state in [0, 1] {
+        server.switch_root(&second.state(state).root);
+        bucket.run(&server, &flags).exits(0);
+        let (mut alias, suite) = (below(&data(&store), stable), below(&data(&store), forky));
+        assert!(old_by_hash.iter().all(|(path, hash)| alias.get(*path) == Some(*hash)), "{state}: {alias:?}");
+        alias.retain(|path, _| suite.contains_key(path) || !old_by_hash.contains_key(path));
+        assert_eq!(alias, suite, "{state}");
+        bucket.check(&[]).exits(0);
+    }
+    let changed = SystemTime::now() - Duration::from_secs(25 * 3600);
+    let marker = data(&store).join("dists/stable/.fullbore-alias");
+    fs::File::options().write(true).open(&marker).unwrap().set_modified(changed).unwrap();
+    server.switch_root(&second.state(2).root);
+    bucket.run(&server, &flags).exits(0);
+    assert_eq!(below(&data(&store), stable), below(&data(&store), forky));
 }
 
 /// The state is what says that a directory is an alias; without it, its marker does.

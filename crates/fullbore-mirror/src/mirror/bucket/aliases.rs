@@ -29,6 +29,10 @@ const MARKER: &str = ".fullbore-alias";
 /// Longest name in a marker that is read; names of suites are much shorter.
 const MARKER_BYTES_MAX: u64 = 256;
 
+/// How long files by hash of an alias's target before stay, from the change on, in seconds: a client that has read the
+/// `InRelease` before, or that a cache has given it to, still asks for them. It is the retention of suites.
+const OLD_COPIES_KEPT_S: i64 = 24 * 3600;
+
 /// What is refused where another program has a directory.
 const MAKE: &str = "replace by an alias";
 
@@ -37,6 +41,9 @@ type CopyResult = (String, Result<Listed, FileError>);
 
 /// The steps of copying: a file of a later one appears after all of the earlier ones.
 const STEPS: usize = 2 + SIGNED_FILES.len();
+
+/// The step of files by hash.
+const BY_HASH: usize = 0;
 
 /// The path of an object to be copied, and its hash and size where they are known.
 pub(super) type Copied = (String, Option<(Sha256, u64)>);
@@ -137,10 +144,13 @@ impl StoreTree {
         }
         let known = self.known();
         let Some(objects) = known.listed.get("dists") else { return Ok(true) };
-        let sizes = |directory: &str| -> Vec<(String, u64)> {
-            below(objects, directory).map(|(rest, listed)| (rest.to_owned(), listed.size)).collect()
+        let sizes = |directory: &str| -> BTreeMap<&str, u64> {
+            below(objects, directory).map(|(rest, listed)| (rest, listed.size)).collect()
         };
-        Ok(sizes(link) == sizes(&target))
+        let (mut copies, wanted) = (sizes(link), sizes(&target));
+        // Those of the target before, for a while.
+        copies.retain(|rest, _| wanted.contains_key(rest) || step(rest) != BY_HASH);
+        Ok(copies == wanted)
     }
 
     /// Makes `link` a directory of copies of the suite `target`; what is right already stays.
@@ -158,7 +168,36 @@ impl StoreTree {
             known.aliases.insert(link.to_owned(), Some(target.to_owned()));
             known.confirmed.insert(link.to_owned());
         }
-        self.make_copies(&from, link)
+        let mut gone = self.copy_differences(&from, link)?;
+        gone.retain(|path| step(path) != BY_HASH);
+        self.remove(&gone)
+    }
+
+    /// Removes the files by hash that only the targets before had, when their time is over.
+    pub(super) fn remove_old_copies(&self) -> Result<(), FileError> {
+        self.learn_aliases();
+        let old: Vec<(String, Vec<String>)> = {
+            let known = self.known();
+            let Some(objects) = known.listed.get("dists") else { return Ok(()) };
+            let old = known.aliases.iter().filter_map(|(link, target)| {
+                let target = format!("dists/{}", target.as_ref()?);
+                let wanted: HashSet<&str> = below(objects, &target).map(|(rest, _)| rest).collect();
+                let copies = below(objects, link).map(|(rest, _)| rest);
+                let gone = copies.filter(|rest| step(rest) == BY_HASH && !wanted.contains(rest));
+                Some((link.clone(), gone.map(|rest| format!("{link}/{rest}")).collect()))
+            });
+            old.filter(|(_, gone): &(_, Vec<_>)| !gone.is_empty()).collect()
+        };
+        for (link, gone) in old {
+            // It was written when the target changed, and both times are the store's.
+            let marker = format!("{link}/{MARKER}");
+            let facts = self.facts([marker.clone()])?.remove(&marker);
+            let age = facts.and_then(|facts| Some(facts.answered? - facts.modified?));
+            if age.is_some_and(|age| age >= OLD_COPIES_KEPT_S) {
+                self.remove(&gone)?;
+            }
+        }
+        Ok(())
     }
 
     /// Makes `link` an alias of `suite` in a tree below this one.
@@ -170,6 +209,12 @@ impl StoreTree {
 
     /// Makes `link` a directory with copies of what is below `from`, and of nothing else.
     pub(super) fn make_copies(&self, from: &str, link: &str) -> Result<(), FileError> {
+        let gone = self.copy_differences(from, link)?;
+        self.remove(&gone)
+    }
+
+    /// Copies what a directory lacks of what is below `from`. Returns the paths that only the directory has.
+    fn copy_differences(&self, from: &str, link: &str) -> Result<Vec<String>, FileError> {
         let (mut steps, gone) = self.differences(from, link)?;
         for step in &mut steps {
             if step.is_empty() {
@@ -179,7 +224,7 @@ impl StoreTree {
             let names = std::mem::take(step).into_iter().map(|rest| (rest, None)).collect();
             self.runtime().block_on(self.copy_all(from, link, names))?;
         }
-        self.remove(&gone)
+        Ok(gone)
     }
 
     /// What the copies lack, by steps, and paths that the target does not have.
@@ -314,7 +359,7 @@ fn below<'a>(
 /// To which step of copying a path below a suite's directory belongs.
 fn step(rest: &str) -> usize {
     if rest.contains("by-hash/") {
-        return 0;
+        return BY_HASH;
     }
     let name = rest.rsplit('/').next();
     // Components have a `Release` of their own, which is not signed, and does no harm here.

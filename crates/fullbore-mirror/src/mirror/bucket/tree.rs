@@ -570,6 +570,7 @@ impl Tree for StoreTree {
         let copies: Vec<String> = copies.filter(|path| self.listed_size(path).is_some()).collect();
         self.remove(&copies)?;
         self.remove(&removed)?;
+        self.remove_old_copies()?;
         Ok(there)
     }
 
