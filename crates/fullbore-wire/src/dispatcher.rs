@@ -1,12 +1,12 @@
-//! Who is asked for what: the decisions of a run, without I/O.
+//! Decides which host is asked for which part of which file, without I/O.
 //!
-//! Connections come here for work and report what became of it; the dispatcher holds the queue, what
-//! it learned of the hosts, and every part in flight. Time is an argument, so that the hard cases
-//! (a mirror that drips, dies, lies or answers out of order) are plain tests.
+//! Connections ask here for work and report the results. The dispatcher holds the queue, the measurements of the hosts,
+//! and every part in flight. Time is an argument, so that hard cases (a mirror that drips, dies, lies or answers out of
+//! order) are plain tests.
 //!
-//! Two rules shape it. A connection is asked ahead by what it needs to stay full and no more (rate ×
-//! round trip, measured), so that a slow host holds little. And when nothing is left to ask for, a
-//! fast connection takes over the rear parts of what a measurably slower one still owes.
+//! Two rules shape it. A connection has just enough requests in flight to stay full (measured rate × round trip), so
+//! that a slow host holds little. And when nothing is left to request, a fast connection takes over the rear parts that
+//! a measurably slower one still owes.
 
 mod answers;
 mod caller;
@@ -18,6 +18,7 @@ mod redirected;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
+pub(crate) use self::answers::RATE_FLOOR_BYTES_PER_S;
 use self::files::History;
 pub use self::files::{GivenUp, Remedy};
 use self::flight::{Connection, InFlight};
@@ -27,122 +28,121 @@ use crate::hosts::{FAILURES_UNTIL_DEAD, Fault, Host, HostId, HostSet, HostState,
 use crate::http1::PIPELINE_DEPTH;
 use crate::queue::{Item, ItemId, Priority, Queue, Segment, WantedFile};
 
-/// Number of a connection, never used twice in a run.
+/// Number of a connection, unique within a run.
 pub type ConnectionId = u64;
 
-/// Bytes asked for ahead on a connection whose rate is not known yet: some round trips of slow
-/// start.
+/// Bytes requested ahead on a connection of unknown rate: some round trips of slow start.
 const AHEAD_UNKNOWN_BYTES: u64 = 1 << 20;
 
-/// Least bytes asked for ahead: below this the requests themselves cost too much. A connection that
-/// would need longer than this for so much is given less, one file at a time at last.
+/// Minimum of bytes requested ahead: below this, the requests themselves cost too much. A connection that would need
+/// longer than `AHEAD_MIN_S` for it gets less, in the end one file at a time.
 const AHEAD_MIN_BYTES: u64 = 256 << 10;
 const AHEAD_MIN_S: f64 = 1.0;
 
-/// Most bytes asked for ahead: 3 × what one connection holds at 100 MB/s and 100 ms.
+/// Maximum of bytes requested ahead: three times the bandwidth-delay product of 100 MB/s and 100 ms.
 const AHEAD_MAX_BYTES: u64 = 32 << 20;
 
-/// Smallest and largest part of a split file. The small end bounds the cost of requests, the large
-/// end the time for which one host holds a part.
+/// Smallest and largest part of a split file. The smallest bounds the cost of requests; the largest bounds the time for
+/// which one host holds a part.
 const SEGMENT_MIN_BYTES: u64 = 256 << 10;
 const SEGMENT_MAX_BYTES: u64 = 8 << 20;
 
-/// Smallest part before anything is known: three round trips of slow start bring more.
+/// Smallest part while nothing is measured: three round trips of slow start bring more.
 const SEGMENT_FIRST_MIN_BYTES: u64 = 64 << 10;
 
-/// A part is sized to take about this long on its connection.
+/// Target duration of one part on its connection, in seconds.
 const SEGMENT_TIME_S: f64 = 0.5;
 
-/// Small files that go with one large part at most, so that those behind it are not kept waiting.
+/// Maximum number of small files per large part, so that the next large part does not wait for them.
 const SMALL_DUE_MAX: f64 = (PIPELINE_DEPTH / 2) as f64;
 
-/// Silence after which a connection with unanswered requests is given up, unless told otherwise.
+/// Default silence after which a connection with unanswered requests is given up.
 const SILENCE_LIMIT: Duration = Duration::from_secs(10);
 
-/// Unwanted bytes that are read to their end at most rather than closing a connection that owes nothing else.
+/// Maximum number of unwanted bytes read to keep a connection that owes nothing else.
 const DRAIN_BYTES: u64 = 64 << 10;
 
-/// Hosts that are tried out at once in the beginning, however little there is to ask for: one of them is fast. A guess.
+/// Number of hosts tried at once in the beginning, however little there is to request: one of them is likely fast. A
+/// guess.
 const TRIED_AT_ONCE: usize = 4;
 
-/// Files per host that are remembered as asked for: what four connections can have in flight.
+/// Number of recently requested files remembered per host: what four connections can have in flight.
 const RECENT_FILES: usize = 4 * PIPELINE_DEPTH;
 
-/// What a connection is to do now.
+/// What a connection should do now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Ask for this part; the tag names it in all later calls.
+    /// Request this part.
     Ask {
-        /// Names the request on this connection.
+        /// Names the request on this connection in all later calls.
         tag: u64,
-        /// The part.
+        /// The part to request.
         segment: Segment,
     },
-    /// Nothing now.
+    /// Wait for arrivals or a wake-up.
     Wait,
-    /// Close: nothing more is wanted of this connection.
+    /// Close the connection: nothing more is wanted from it.
     Close,
 }
 
 /// What to do with body bytes that arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
-    /// The first `wanted` bytes go on, the rest is not needed.
+    /// Pass the first `wanted` bytes on and drop the rest.
     First {
-        /// Bytes that go on.
+        /// Number of bytes to pass on.
         wanted: u64,
     },
-    /// Nothing more on this connection is worth waiting for: close it.
+    /// Close the connection: nothing more on it is worth waiting for.
     Close,
 }
 
 /// Why a connection ended, as the dispatcher counts it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// The server closed between answers although more was asked, or announced it
-    /// (`Connection: close`, GOAWAY): normal, and the number of answers is what it takes.
+    /// The server closed between answers although requests were in flight, or announced it (`Connection: close`,
+    /// GOAWAY). That is normal; the number of answers is the number that the server allows.
     Clean,
-    /// We closed it, or it was idle and the server closed it: says nothing.
+    /// We closed it, or the server closed it while idle: nothing to learn.
     Ours,
-    /// It failed.
+    /// The connection failed.
     Fault(Fault),
 }
 
-/// What is asked for nothing more while a trial lasts.
+/// Who gets no more requests during a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
-    /// All connections to a host.
+    /// All connections to one host.
     Host(HostId),
     /// One connection.
     Connection(ConnectionId),
 }
 
-/// Limits of a run: connections per host, segments, hedging.
+/// Limits of a run: connections per host, parts, hedging.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Connections to one host at most.
+    /// Maximum number of connections to one host.
     pub connections_per_host: usize,
-    /// Whether work may be taken from slow hosts.
+    /// Whether fast connections take over work of slow hosts.
     pub hedge: bool,
-    /// Silence after which a connection with unanswered requests is given up, where no other host
-    /// delivers.
+    /// Silence after which a connection with unanswered requests is given up, if no other host delivers.
     pub silence: Duration,
-    /// Requests before the first answer, at most [`PIPELINE_DEPTH`].
+    /// Maximum number of requests before the first answer, at most [`PIPELINE_DEPTH`].
     pub pipeline_depth: usize,
-    /// Failed connections in a row after which a host is left alone for the run.
+    /// Number of consecutive failed connections after which a host is not used for the rest of the run.
     pub failures_until_dead: u32,
-    /// Whether the caller repeats what failed, as apt does: a transient answer, or a connection that cannot be opened,
-    /// is then told at once when no other host is left to ask, and never waited for.
+    /// Whether the caller retries failures itself, as apt does. A transient answer, or a connection that cannot be
+    /// opened, is then reported at once if no other host is left, and never waited for.
     pub caller_retries: bool,
-    /// Whether a host that redirects files to other places counts as one that serves wrong ones.
+    /// Whether a redirected file counts as a fault of the host.
     pub redirects_are_faults: bool,
-    /// Bytes of all files that may be begun and without an outcome, for a destination that holds whole files until they
-    /// are stored. A file larger than that is fetched alone.
+    /// Maximum total size of files in progress (begun, without an outcome), in bytes. For a destination that holds
+    /// whole files in memory until they are stored. A larger file is fetched alone.
     pub memory_bytes: u64,
 }
 
 impl Default for Limits {
-    /// Four connections, as is polite on public mirrors.
+    /// Four connections per host, as is polite on public mirrors.
     fn default() -> Self {
         Limits {
             connections_per_host: 4,
@@ -157,51 +157,51 @@ impl Default for Limits {
     }
 }
 
-/// Gives files their names, for the report.
+/// Returns the path of a file, for the report.
 pub type NameOf = Box<dyn Fn(ItemId) -> String + Send>;
 
 /// Decides which connection requests which part of which file.
 pub struct Dispatcher {
     hosts: Vec<Host>,
     name_of: Option<NameOf>,
-    /// Per host, the files last asked for: a mixed-up answer is one of them.
+    /// The files last requested per host: an answer that was mixed up is one of them.
     recent: Vec<VecDeque<ItemId>>,
     limits: Limits,
     queue: Queue,
     connections: BTreeMap<ConnectionId, Connection>,
     next_connection: ConnectionId,
-    /// Connections that are being opened, per host.
+    /// Number of connections being opened, per host.
     opening: Vec<usize>,
-    /// Connections that each host may have at once.
+    /// Number of connections allowed per host.
     allowed: Vec<usize>,
-    /// Requests whose answer is at another address, and whose host they are; until somebody asks there.
+    /// Redirected requests with their host, until a connection to the new address takes them over.
     detours: BTreeMap<Ticket, (HostId, InFlight)>,
     next_ticket: Ticket,
-    /// Who gets nothing more for the moment, for a trial.
+    /// Host or connection that gets no requests during a trial.
     held: Option<Hold>,
-    /// Hosts of which an answer was a file, and none since transient.
+    /// Hosts that have delivered a file, without a transient answer since.
     serving: HostSet,
     /// Hosts that are left alone because of a transient answer.
     turned_away: HostSet,
-    /// Only files with a history: an ordinary file never gets here.
+    /// Only files that had a fault: an ordinary file never gets here.
     histories: BTreeMap<ItemId, History>,
     planned_bytes: u64,
-    /// Bytes that were expected to come in vain because of what was taken over …
+    /// Bytes expected to be wasted by hedging …
     hedged_bytes: u64,
-    /// … and those that did.
+    /// … and bytes that were wasted.
     came_in_vain: u64,
     unfinished_files: u64,
     expects_more: bool,
-    /// A connection that waits for bytes is to look what it is to do.
+    /// A connection that waits for bytes should call [`Dispatcher::next`] again.
     has_news: bool,
-    /// When an idle connection last found nothing to take over.
+    /// Time at which an idle connection last found nothing to take over.
     last_wait: Option<Instant>,
-    /// Files of which bytes came since somebody looked; `None` if nobody does.
+    /// Files that received bytes since the last [`Dispatcher::take_moved`]; `None` before the first call.
     moved: Option<BTreeSet<ItemId>>,
 }
 
 impl Dispatcher {
-    /// A run over these hosts; the first is the origin.
+    /// Creates the dispatcher of a run over these hosts; the first is the origin.
     pub fn new(mut hosts: Vec<Host>, limits: Limits) -> Self {
         hosts.iter_mut().for_each(|host| host.dies_after(limits.failures_until_dead));
         let mut queue = Queue::default();
@@ -233,7 +233,8 @@ impl Dispatcher {
         }
     }
 
-    /// Other files follow, numbered from the beginning again; of those before nothing is wanted any more.
+    /// Begins a new batch of files, numbered from the beginning. Requests of the previous batch are not wanted any
+    /// more.
     pub fn begin(&mut self, name_of: Option<NameOf>) {
         self.name_of = name_of;
         self.recent.iter_mut().for_each(VecDeque::clear);
@@ -243,7 +244,7 @@ impl Dispatcher {
         }
     }
 
-    /// Adds files to fetch. Empty ones are counted, but nobody is asked for them.
+    /// Adds files to fetch. Empty ones are counted but not requested.
     pub fn add(&mut self, mut items: Vec<Item>) {
         self.unfinished_files += items.len() as u64;
         items.retain(|item| item.size > 0);
@@ -255,37 +256,37 @@ impl Dispatcher {
         self.planned_bytes += self.queue.unasked_bytes() - before;
     }
 
-    /// Whether the outcome of a file lets another one begin.
+    /// Whether files wait for the end of others, because of [`Limits::memory_bytes`].
     pub(crate) fn waits_for_room(&self) -> bool {
         self.queue.waits_for_room()
     }
 
-    /// Files neither verified nor given up.
+    /// Number of files that are neither verified nor given up.
     pub(crate) fn unfinished_files(&self) -> u64 {
         self.unfinished_files
     }
 
-    /// The hosts with what was learned of them.
+    /// The hosts, with their measurements and totals.
     pub fn hosts(&self) -> &[Host] {
         &self.hosts
     }
 
-    /// One host, to note what a connection learned.
+    /// One host, to record measurements of a connection.
     pub(crate) fn host_mut(&mut self, host: HostId) -> &mut Host {
         &mut self.hosts[host as usize]
     }
 
-    /// Open connections to a host itself.
+    /// Number of open connections to the host itself, without those to redirect targets.
     pub(crate) fn connections_to(&self, host: HostId) -> usize {
         self.connections.values().filter(|connection| connection.host == host && !connection.is_detour).count()
     }
 
-    /// A file's path, or its number where paths are not known.
+    /// Path of a file, or its number if paths are unknown.
     fn name(&self, item: ItemId) -> String {
         self.name_of.as_ref().map_or_else(|| format!("file {item}"), |name_of| name_of(item))
     }
 
-    /// Notes a fault of a host, with a file of the present ones where it is about one.
+    /// Records a fault of a host, with the file of the present batch that it is about, if any.
     fn fault(&mut self, host: HostId, item: Option<ItemId>, fault: &Fault, now: Instant) {
         let path = item.filter(|_| self.name_of.is_some()).map(|item| self.name(item));
         let alone = self.is_alone(host);
@@ -295,12 +296,12 @@ impl Dispatcher {
         }
     }
 
-    /// Whether a connection that is open may go on asking this host.
+    /// Whether open connections may send further requests to this host.
     fn may_be_asked(&mut self, host: HostId, now: Instant) -> bool {
         !self.hosts[host as usize].is_out() && !self.is_told_to_wait(host, now)
     }
 
-    /// When a paused host may be asked again; `None` if it is not paused.
+    /// End of the host's pause; `None` if it is not paused.
     pub(crate) fn paused_until(&mut self, host: HostId, now: Instant) -> Option<Instant> {
         match self.hosts[host as usize].state(now) {
             HostState::Paused(until) => Some(*until),
@@ -308,13 +309,13 @@ impl Dispatcher {
         }
     }
 
-    /// Open connections to a host, and those being opened.
+    /// Number of connections to a host that are open or being opened.
     pub(crate) fn connections_begun_to(&self, host: HostId) -> usize {
         self.connections_to(host) + self.opening[host as usize]
     }
 
-    /// From now on, the host may have this number of connections, and never more than the limit of the run. Surplus
-    /// connections close after the answers that they wait for.
+    /// Sets the number of connections to a host, capped by the limit of the run. Surplus connections close after the
+    /// answers to their requests.
     pub fn allow(&mut self, host: HostId, connections: usize) {
         if let Some(allowed) = self.allowed.get_mut(host as usize) {
             *allowed = connections.min(self.limits.connections_per_host);
@@ -322,15 +323,14 @@ impl Dispatcher {
         }
     }
 
-    /// Whether more files are to come soon. Until they do, a connection without work leaves to others what they bring,
-    /// however slowly, unless they are silent: there is no end of a run to be reached sooner, and on a full link of our own,
-    /// all that it can win is that bytes come twice.
+    /// Sets whether more files will follow soon. Until they do, an idle connection takes work only from silent ones.
+    /// The end of the run is not near, and on a full link of our own, hedging would only fetch bytes twice.
     pub(crate) fn expect_more(&mut self, expects: bool) {
         self.has_news |= self.expects_more && !expects;
         self.expects_more = expects;
     }
 
-    /// The files of which wanted bytes have come since the last call; none at the first one.
+    /// Returns the files that received wanted bytes since the last call; none at the first call.
     pub(crate) fn take_moved(&mut self) -> BTreeSet<ItemId> {
         self.moved.replace(BTreeSet::new()).unwrap_or_default()
     }
@@ -340,19 +340,19 @@ impl Dispatcher {
         self.connections_begun_to(host) < self.allowed[host as usize]
     }
 
-    /// Whether a connection is one more than its host may have. The oldest connections stay.
+    /// Whether a connection exceeds the number allowed for its host. The oldest connections stay.
     fn is_surplus(&self, id: ConnectionId, host: HostId) -> bool {
         let allowed = self.allowed[host as usize];
         let older = || self.connections.range(..id).filter(|(_, c)| c.host == host && !c.is_detour).count();
         allowed < self.limits.connections_per_host && older() >= allowed
     }
 
-    /// Whether one more connection to this host would have something to do.
+    /// Whether a further connection to this host would have work.
     pub(crate) fn wants_connection(&mut self, host: HostId, now: Instant) -> bool {
         if !self.may_be_connected_to(host, now) || !self.allows_another(host) || self.held == Some(Hold::Host(host)) {
             return false;
         }
-        // A connection that was opened for nothing costs the server more than us.
+        // A connection opened in vain costs the server more than us.
         if self.connections.values().any(|c| c.host == host && !c.is_detour && !c.owes()) {
             return false;
         }
@@ -364,15 +364,15 @@ impl Dispatcher {
         self.queue.is_drained() && self.opening[host as usize] == 0 && may_take_over()
     }
 
-    /// Connections that are being opened and will need something to do. Of another host no more than this host would
-    /// have with one more, and none once this one has shown what it brings.
+    /// Number of connections being opened that will need work. Other hosts' connections count up to the number that
+    /// this host would have with a further one; they do not count at all once this host's rate is known.
     fn opening_beside(&self, host: HostId) -> usize {
         let share = if self.host_rate(host).is_some() { 0 } else { self.connections_begun_to(host) + 1 };
         let counted = |(other, count): (usize, &usize)| if other == host as usize { *count } else { share.min(*count) };
         self.opening.iter().enumerate().map(counted).sum()
     }
 
-    /// Whether the host was never asked, and is one of the first few while something is to be asked for.
+    /// Whether the host was never tried, should be among the first few, and there is something to request.
     fn is_to_be_tried(&self, host: HostId) -> bool {
         let begun = |host: &HostId| self.connections_begun_to(*host) > 0;
         let others = || (0..self.hosts.len() as HostId).filter(begun).count();
@@ -382,22 +382,22 @@ impl Dispatcher {
             && others() < TRIED_AT_ONCE
     }
 
-    /// Whether all has been asked for, of several hosts: then it is seen by looking often what is worth taking over.
+    /// Whether everything was requested, from several hosts. Connections then check often for work to take over.
     pub(crate) fn is_at_the_end(&self) -> bool {
         self.queue.is_drained() && self.unfinished_files > 0 && self.hosts.len() > 1 && self.limits.hedge
     }
 
-    /// Whether a connection that waits for bytes is to look what it is to do; once.
+    /// Whether a waiting connection should call [`Dispatcher::next`] again. Resets the flag.
     pub(crate) fn take_news(&mut self) -> bool {
         std::mem::take(&mut self.has_news)
     }
 
-    /// A connection is being opened; [`Dispatcher::opened`] or [`Dispatcher::not_opened`] follows.
+    /// Records that a connection is being opened; [`Dispatcher::opened`] or [`Dispatcher::not_opened`] follows.
     pub fn opening(&mut self, host: HostId) {
         self.opening[host as usize] += 1;
     }
 
-    /// Registers a connection that has been opened.
+    /// Registers an open connection. `rtt` is its measured round trip.
     pub fn opened(&mut self, host: HostId, rtt: Duration, now: Instant) -> ConnectionId {
         self.opening[host as usize] = self.opening[host as usize].saturating_sub(1);
         let entry = &mut self.hosts[host as usize];
@@ -414,8 +414,8 @@ impl Dispatcher {
         id
     }
 
-    /// What the connection is to do now. Call it until it says `Wait`, after every arrival, and
-    /// when the run wakes all connections.
+    /// Decides what a connection should do now. Call it until it returns `Wait`, after every arrival, and when the run
+    /// wakes all connections.
     pub fn next(&mut self, id: ConnectionId, now: Instant) -> Next {
         let Some(of) = self.connections.get(&id).map(|connection| connection.host) else { return Next::Close };
         if self.is_told_to_wait(of, now) || self.awaits_first_answer(of) {
@@ -451,7 +451,7 @@ impl Dispatcher {
                 None => Next::Wait,
             };
         }
-        // The other connections are a round trip behind, and then faster together than this one alone.
+        // The connections being opened follow a round trip later, and together they are faster than this one alone.
         if connection.owes() && self.known_rate(connection).is_none() && self.opening.iter().any(|count| *count > 0) {
             return Next::Wait;
         }
@@ -478,30 +478,30 @@ impl Dispatcher {
         }
     }
 
-    /// Whether [`Dispatcher::next`] may have something more for the connection, although nothing that was asked for
-    /// on it is complete.
+    /// Whether [`Dispatcher::next`] may have a further request for the connection, even before any request on it is
+    /// complete.
     pub(crate) fn may_ask_more(&self, id: ConnectionId) -> bool {
         !self.queue.is_drained() && self.connections.get(&id).is_some_and(|connection| !self.has_enough(connection))
     }
 
-    /// Whether so much is asked for on this connection that it stays full. One that owes nothing is asked for
-    /// something, however little came on the one before it.
+    /// Whether enough requests are in flight to keep the connection full. An idle connection always gets a request,
+    /// however little the previous one delivered.
     fn has_enough(&self, connection: &Connection) -> bool {
         let is_ahead = || connection.owes() && connection.outstanding() >= self.ahead_bytes(connection);
         connection.asked.len() >= self.depth(connection) || is_ahead()
     }
 
-    /// Requests that may be unanswered on this connection.
+    /// Maximum number of unanswered requests on this connection.
     fn depth(&self, connection: &Connection) -> usize {
         self.hosts[connection.host as usize].depth().min(self.limits.pipeline_depth.max(1))
     }
 
-    /// Asks this host or connection for nothing more until it is let go.
+    /// Sends no more requests to this host or connection, until the next call.
     pub fn hold(&mut self, hold: Option<Hold>) {
         self.held = hold;
     }
 
-    /// Whether what is held has nothing left to bring.
+    /// Whether the held host or connection has no requests in flight any more.
     pub(crate) fn held_is_quiet(&self) -> bool {
         match self.held {
             None => false,
@@ -510,7 +510,7 @@ impl Dispatcher {
         }
     }
 
-    /// The slowest of several busy connections to a host, which a trial can spare best.
+    /// The slowest of several busy connections to a host: a trial can best do without it.
     pub(crate) fn sparable(&self, host: HostId) -> Option<ConnectionId> {
         let busy = || self.connections.iter().filter(move |(_, c)| c.host == host && !c.is_detour && c.owes());
         let slowest =
@@ -518,7 +518,7 @@ impl Dispatcher {
         slowest.filter(|_| busy().count() >= 2).map(|(id, _)| *id)
     }
 
-    /// Bytes nobody is asked for yet.
+    /// Number of bytes that were not requested yet.
     pub(crate) fn unasked_bytes(&self) -> u64 {
         self.queue.unasked_bytes()
     }
@@ -543,9 +543,9 @@ impl Dispatcher {
         Next::Ask { tag, segment }
     }
 
-    /// Bytes that should be asked for and unanswered on this connection. While it speeds up, the
-    /// next round trip brings twice as much, and the request needs half of one: three in all, and
-    /// a tenth of a second for jitter.
+    /// Number of bytes that should be in flight on this connection. While it speeds up, the next round trip delivers
+    /// twice as much, and a request needs half of one. So the total is three round trips, and a tenth of a second for
+    /// jitter.
     fn ahead_bytes(&self, connection: &Connection) -> u64 {
         match (self.known_rate(connection), connection.rate.at_least()) {
             (Some(rate), _) => self.ahead_at_rate(connection, rate),
@@ -563,16 +563,15 @@ impl Dispatcher {
         ((3.0 * rate * rtt + 0.1 * rate) as u64).clamp(least, AHEAD_MAX_BYTES)
     }
 
-    /// What one of a host's connections has when all that is left is asked of it: they take nothing over from each
-    /// other.
+    /// Share of one connection if everything left were requested from its host. Connections to one host take nothing
+    /// over from each other.
     fn share_of_host(&self, host: HostId) -> u64 {
         let own = self.connections.values().filter(|connection| connection.host == host);
         let outstanding: u64 = own.map(Connection::outstanding).sum();
         (self.queue.unasked_bytes() + outstanding) / self.connections_begun_to(host).max(1) as u64
     }
 
-    /// Bytes for a connection of which nothing is known: its share of what is left, but not more than it may hold for
-    /// long if it is slow.
+    /// Bytes for a connection of unknown rate: its share of the remaining bytes, bounded in case it is slow.
     fn first_share(&self) -> u64 {
         let begun = self.connections.len() + self.opening.iter().sum::<usize>();
         (self.queue.unasked_bytes() / begun.max(1) as u64).clamp(SEGMENT_FIRST_MIN_BYTES, AHEAD_UNKNOWN_BYTES)
@@ -588,7 +587,7 @@ impl Dispatcher {
             None if connection.rate.at_least().is_some() => self.first_share().max(SEGMENT_MIN_BYTES),
             None => self.first_share(),
         };
-        // Towards the end smaller parts, so that all connections end together.
+        // Use smaller parts towards the end, so that all connections end together.
         let share = self.queue.unasked_bytes() / (2 * self.connections.len().max(1) as u64);
         by_rate.min(share.max(SEGMENT_MIN_BYTES))
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use common::*;
 use fullbore_testkit::server::{Fault, FaultRule, Life, PathMatch, Server};
+use fullbore_wire::fetch::{FetchOptions, Get};
 
 fn files() -> Tree {
     let mut sizes = vec![8 * MIB, 6 * MIB, 6 * MIB];
@@ -24,32 +25,32 @@ fn beside(tree: &Tree, other: &Server, excess: f64) -> Ran {
 }
 
 #[test]
-fn answers_that_stall_half_way() {
+fn answers_that_stall_half_way_are_taken_over() {
     let tree = files();
     beside(&tree, &tree.faulty(Fault::Stall), 1.05);
 }
 
 #[test]
-fn no_answers_at_all() {
+fn a_host_that_never_answers_costs_few_bytes() {
     let tree = files();
     beside(&tree, &tree.faulty(Fault::Hang), 1.05);
 }
 
 #[test]
-fn one_byte_per_second() {
+fn a_host_of_one_byte_per_second_costs_few_bytes() {
     let tree = files();
     beside(&tree, &tree.faulty(Fault::Drip(1)), 1.05);
 }
 
 #[test]
-fn twenty_two_kilobytes_per_second() {
+fn a_host_of_22_kilobytes_per_second_costs_few_bytes() {
     let tree = files();
     // Its half would take it minutes.
     beside(&tree, &tree.slow(22_000), 1.05);
 }
 
 #[test]
-fn silent_in_mid_run() {
+fn a_host_that_falls_silent_costs_few_bytes() {
     let tree = files();
     let dies = tree.server().behaviour(|own| {
         own.rate_bytes_per_s = Some(20 * MIB);
@@ -60,7 +61,7 @@ fn silent_in_mid_run() {
 }
 
 #[test]
-fn dead_in_mid_run() {
+fn a_host_that_dies_costs_few_bytes() {
     let tree = files();
     let dies = tree.server().behaviour(|own| {
         own.rate_bytes_per_s = Some(20 * MIB);
@@ -70,7 +71,7 @@ fn dead_in_mid_run() {
 }
 
 #[test]
-fn refused_from_the_start() {
+fn a_host_that_refuses_from_the_start_costs_few_bytes() {
     let tree = files();
     let dead = tree.good();
     dead.live(Life::Refusing);
@@ -78,7 +79,7 @@ fn refused_from_the_start() {
 }
 
 #[test]
-fn down_for_a_second_and_back() {
+fn a_host_that_is_down_for_a_second_is_used_again() {
     let tree = Tree::of(&[8 * MIB]);
     let server = tree.slow(8 * MIB);
     let url = server.url();
@@ -98,7 +99,7 @@ fn down_for_a_second_and_back() {
 }
 
 #[test]
-fn all_dead_gives_everything_up() {
+fn everything_is_given_up_when_all_hosts_are_dead() {
     let tree = files();
     let (a, b) = (tree.good(), tree.good());
     a.live(Life::Refusing);
@@ -111,7 +112,7 @@ fn all_dead_gives_everything_up() {
 }
 
 #[test]
-fn closes_without_an_answer() {
+fn a_host_that_closes_without_an_answer_is_given_up() {
     // Progress, or out: here there is none.
     let tree = Tree::of(&[1000]);
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
@@ -143,7 +144,7 @@ fn retry_after_is_kept() {
 }
 
 #[test]
-fn busy_for_ever_beside_a_good_host() {
+fn a_busy_host_beside_a_good_one_is_asked_rarely() {
     let tree = files();
     let busy = tree.faulty(Fault::RetryAfter { status: 503, seconds: 100 });
     beside(&tree, &busy, 1.03);
@@ -163,4 +164,39 @@ fn the_run_does_not_wait_for_a_silent_host() {
     let silent = tree.faulty(Fault::Hang);
     let ran = all_arrives(&tree, &[&silent, &tree.good()]);
     assert!(ran.took < Duration::from_secs(6), "{:?}", ran.took);
+}
+
+/// Bodies of a slow link, asked for outside the queue, on one connection.
+fn asked_with_a_limit_of_one_second(server: &Server, paths: &[&str]) -> Vec<Option<usize>> {
+    let mut options = FetchOptions::default();
+    options.limits.connections_per_host = 1;
+    let client = Setup { options, ..Setup::default() }.client(&[server.url()]);
+    let watch = client.fetcher.watch();
+    client.runtime.block_on(async {
+        let mut asked = tokio::task::JoinSet::new();
+        for path in paths {
+            let (watch, get) = (watch.clone(), Get { path: (*path).into(), limit_bytes: MIB, ..Get::default() });
+            asked.spawn(async move {
+                let got = watch.while_delivering(0, Duration::from_secs(1), watch.get(0, get)).await;
+                got.map(|got| got.unwrap().body.len())
+            });
+        }
+        asked.join_all().await
+    })
+}
+
+#[test]
+fn a_small_file_takes_as_long_as_its_link_needs() {
+    let tree = Tree::of(&[100_000, 1000]);
+    let mut got = asked_with_a_limit_of_one_second(&tree.slow(40_000), &["pool/f0", "pool/f1"]);
+    got.sort_unstable();
+    assert_eq!(got, [Some(1000), Some(100_000)], "the second waited behind the first");
+}
+
+#[test]
+fn a_host_that_delivers_less_than_a_modem_is_not_waited_for() {
+    let tree = Tree::of(&[100_000]);
+    for fault in [Fault::Drip(1000), Fault::Hang, Fault::Stall] {
+        assert_eq!(asked_with_a_limit_of_one_second(&tree.faulty(fault), &["pool/f0"]), [None]);
+    }
 }

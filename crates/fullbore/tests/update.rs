@@ -230,32 +230,32 @@ fn told_way(ran: &Ran, way: &str) -> bool {
 }
 
 #[test]
-fn plain_and_chained() {
+fn plain_lists_are_updated_by_chained_patches() {
     goes_with_apt(false, "plain");
 }
 
 #[test]
-fn plain_and_merged() {
+fn plain_lists_are_updated_by_merged_patches() {
     goes_with_apt(true, "plain");
 }
 
 #[test]
-fn lz4_and_chained() {
+fn lists_in_lz4_are_updated_by_chained_patches() {
     goes_with_apt(false, "lz4");
 }
 
 #[test]
-fn gz_and_merged() {
+fn lists_in_gz_are_updated_by_merged_patches() {
     goes_with_apt(true, "gz");
 }
 
 #[test]
-fn xz_and_chained() {
+fn lists_in_xz_are_updated_by_chained_patches() {
     goes_with_apt(false, "xz");
 }
 
 #[test]
-fn zst_and_merged() {
+fn lists_in_zst_are_updated_by_merged_patches() {
     goes_with_apt(true, "zst");
 }
 
@@ -270,6 +270,21 @@ fn nothing_new_costs_one_request() {
     let ran = lists.update(&["--changed-exit"]).exits(10);
     assert_eq!(ran.number("totals.requests"), 1);
     assert_eq!(server.take_log().len(), 1);
+}
+
+#[test]
+fn a_slow_release_is_waited_for_as_long_as_bytes_come() {
+    let directory = tempfile::tempdir().unwrap();
+    let archive = archive(&directory.path().join("archive"), true);
+    archive.forge(0, "trixie").set_field("Description", &"long ".repeat(4000)).unwrap();
+    let server = Server::start(&archive.state(0).root).unwrap();
+    let lists = Lists::new(&server, &archive, "Acquire::http::Timeout \"1\";");
+    // Of 20 kB and more: over two seconds. A modem brings 4,200 bytes in one.
+    let at_rate = |rate| FaultRule::always(PathMatch::Contains("Release".into()), Fault::Drip(rate));
+    server.add_fault(at_rate(8000));
+    lists.update(&[]).exits(0);
+    server.change(|own| own.faults = vec![at_rate(1000)]);
+    Lists::new(&server, &archive, "Acquire::http::Timeout \"1\";").update(&[]).exits(3).says("no answer within 1 s");
 }
 
 /// An update from state 0 to state 3 with a server that does something to some paths.

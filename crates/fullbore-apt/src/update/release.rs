@@ -36,22 +36,26 @@ const SUCCESSOR: &str = "the local Release names the keys that may sign the next
 
 /// The Release that a repository offers.
 pub struct OfferedRelease {
-    /// The verified Release.
+    /// The Release, whose signature was verified.
     pub release: Release,
     /// The signed files: name and content.
     pub files: Vec<(&'static str, Vec<u8>)>,
-    /// `Last-Modified`, Unix seconds.
+    /// Value of `Last-Modified`, Unix seconds.
     pub modified: Option<i64>,
-    /// It is the local one.
+    /// Whether it equals the local Release.
     pub unchanged: bool,
     /// The local Release, which describes the local indexes.
     pub before: Option<Release>,
 }
 
-/// The result for one repository.
+/// The Release of a repository, or why there is none.
 pub type Outcome = Result<OfferedRelease, CommandError>;
 
-/// Requests all Releases at once, and verifies the answers in parallel.
+/// Requests all Releases at once, and verifies the answers in parallel. Returns one outcome per repository.
+///
+/// # Errors
+///
+/// `Interrupted` if a signal ends the run. Errors of single repositories are in their outcomes.
 pub fn fetch(
     settings: &UpdateSettings,
     session: &Session,
@@ -102,8 +106,8 @@ pub fn fetch(
         if cached.is_some() && matches!(received, Err(Refusal::Verification(..))) {
             answered.clear();
         }
-        // One answer ends the waiting. If it turns out to be no use, such as a login page, it must not have stood in the
-        // way of others: each mirror is asked until it has answered.
+        // One answer ends the waiting. If it turns out to be unusable, such as a login page, it must not have prevented
+        // better ones: each mirror is asked until it has answered.
         while goodness(&received) != Goodness::Usable {
             let mut others = hosts(session, own);
             others.retain(|host| !answered.contains(host));
@@ -169,6 +173,7 @@ async fn ask(
     patience: Duration,
 ) -> Vec<(HostId, Answer)> {
     let fetcher = &session.sites[own.site].fetcher;
+    let watch = &fetcher.watch();
     let request = |host: HostId| {
         // The rest of the time is for the answer after a pause.
         let patience_when_busy = patience / 2;
@@ -182,7 +187,8 @@ async fn ask(
                 host: own.shown(),
                 reason: format!("no answer within {} s", patience.as_secs()),
             };
-            (host, tokio::time::timeout(patience, receive(request)).await.unwrap_or_else(|_| Err(silent())))
+            let answer = watch.while_delivering(host, patience, receive(request)).await;
+            (host, answer.unwrap_or_else(|| Err(silent())))
         };
         (seen, Box::pin(answer))
     };
@@ -221,8 +227,8 @@ fn release_file(answers: &NamedAnswers) -> Option<&Got> {
     answers.iter().map(|(_, got)| got).find(|got| matches!(got.head.status, 200 | 304))
 }
 
-/// The time of a received file, to compare it with those that other mirrors tell. A mirror's time is its own claim, and may
-/// not be much later than the date in the file. `None` if that has no date: it is compared with nothing.
+/// The time of a received file, for comparing with times that other mirrors send. A mirror's time is its own claim, so
+/// it may not be much later than the date in the file. `None` if the file has no date: it is not compared then.
 fn modified_of(got: &Got, cached: Option<&CachedRelease>) -> Option<i64> {
     let told = got.head.last_modified;
     if got.head.status == 304 {

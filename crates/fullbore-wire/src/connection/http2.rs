@@ -1,9 +1,8 @@
 //! One HTTP/2 connection: a stream per part, all at once.
 //!
-//! The same dispatcher, the same parts, and the same landing as over HTTP/1.1; only answers come in
-//! any order and an unwanted one is cancelled by itself. What h2 has received goes back to its
-//! windows when the landing has taken it; and only then does the dispatcher hear of it, so that a
-//! stream may end at any moment and nothing is lost.
+//! Dispatcher, parts and landing are those of HTTP/1.1. But answers come in any order, and an unwanted one is cancelled
+//! alone. Received bytes are returned to h2's windows when the landing has taken them, and only then does the
+//! dispatcher count them. So a stream may end at any moment without loss.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -29,23 +28,23 @@ use crate::http2::{Http2, Http2Body, Http2Error, Http2Response};
 use crate::redirect::Redirects;
 use crate::url;
 
-/// How often a connection looks whether it is overdue.
+/// How often a connection checks whether it is overdue.
 const OVERDUE_EVERY: Duration = Duration::from_millis(250);
 
-/// How a stream ended.
+/// End of a stream.
 enum StreamEnd {
-    /// Answered, rightly or not; the dispatcher knows.
+    /// The request was answered, rightly or not; the dispatcher knows.
     Answered,
-    /// The server did not look at the request.
+    /// The server did not process the request.
     Unanswered,
-    /// The same, and it takes no more on this connection.
+    /// The server did not process the request and accepts no more on this connection.
     GoneAway,
-    /// Not wanted any more.
+    /// The part is not wanted any more.
     Superseded,
-    /// This connection is to end.
+    /// This connection must end.
     Connection(Ended),
-    /// Not there: to be asked for once more, under another name (with `+` written in the other form, or where a
-    /// redirect leads).
+    /// The file was not found, and is requested once more under another name: with `+` in the other form, or at the
+    /// target of a redirect.
     OtherName(u64, Box<FilePart>),
 }
 
@@ -65,7 +64,7 @@ pub(super) async fn serve(
         Ok(started) => started,
         Err(error) => return Ended::Fault(Fault::Broken(error.to_string())),
     };
-    // Frames and TLS are the driver's work, and count as this stage's.
+    // The driver handles frames and TLS, so its time counts as this stage's.
     let network = shared.network.clone();
     let driver = tokio::spawn(async move { network.watch(driver).await });
     let mut serving = Serving {
@@ -85,7 +84,7 @@ pub(super) async fn serve(
         is_over: false,
     };
     let how = match serving.run().await {
-        // Whoever closes without having answered anything does not answer more the next time.
+        // A server that closes without any answer will not answer the next time either.
         Ended::Clean if serving.answered == 0 => Ended::Fault(Fault::Broken("closed without an answer".into())),
         how => how,
     };
@@ -104,19 +103,19 @@ struct Serving<'a> {
     http: Http2,
     driver: JoinHandle<Result<(), Http2Error>>,
     streams: JoinSet<StreamEnd>,
-    /// Streams that wait for our own side: then a silent connection is not the server's fault.
+    /// Number of streams that wait for our own side. A silent connection is not the server's fault then.
     for_us: Arc<AtomicUsize>,
-    /// Called by a stream when so little is on its way that more is to be asked for.
+    /// A stream calls it when so few bytes are in flight that more should be requested.
     more: Arc<Notify>,
-    /// Why the connection failed, for the small files that are cut with it.
+    /// Why the connection failed, for the small files that are cut off with it.
     end: Arc<OnceLock<String>>,
-    /// Streams that were answered.
+    /// Number of answered streams.
     answered: u64,
-    /// Since when the server has allowed no stream at all.
+    /// Start of the time in which the server has allowed no stream at all.
     no_streams_since: Option<Instant>,
-    /// The server takes no more requests, or is elsewhere now: end so when all streams have.
+    /// The server accepts no more requests, or has moved: the connection ends like this when all streams have ended.
     closing: Option<Ended>,
-    /// Nothing more is read. Streams have what came for them before, and then their end.
+    /// Nothing more is read. Streams first get the data that arrived for them, and then their end.
     is_over: bool,
 }
 
@@ -147,7 +146,7 @@ impl Serving<'_> {
                     Ok(StreamEnd::Answered) => self.answered += 1,
                     Ok(StreamEnd::Superseded | StreamEnd::Unanswered) => {}
                     Ok(StreamEnd::GoneAway) => self.closing = Some(Ended::Clean),
-                    // Why is known; the others may still have what came for them.
+                    // The reason is known; other streams may still receive data that has arrived.
                     Ok(StreamEnd::Connection(_)) if self.is_over => {}
                     Ok(StreamEnd::Connection(how)) => return how,
                     Ok(StreamEnd::OtherName(tag, part)) => {
@@ -169,7 +168,8 @@ impl Serving<'_> {
                 ended = &mut self.driver, if !self.is_over => {
                     self.is_over = true;
                     self.closing = Some(match ended {
-                        // Closed while idle says nothing; with requests unanswered it is a count to learn.
+                        // A close while idle means nothing; with unanswered requests, it gives the number of requests
+                        // per connection.
                         Ok(Ok(())) if self.streams.is_empty() => self.closing.take().unwrap_or(Ended::Ours),
                         Ok(Ok(())) => self.closing.take().unwrap_or(Ended::Clean),
                         Ok(Err(error)) => Ended::Fault(Fault::Broken(error.to_string())),
@@ -189,7 +189,7 @@ impl Serving<'_> {
         }
     }
 
-    /// Whether the server has kept us waiting for too long.
+    /// Whether the server has made us wait for too long.
     fn overdue(&mut self) -> Option<Fault> {
         let now = Instant::now();
         let idle = self.streams.is_empty() && self.closing.is_none() && self.http.streams_allowed() == 0;
@@ -207,7 +207,7 @@ impl Serving<'_> {
 
     async fn ask(&mut self) -> PendingRequest {
         while self.closing.is_none() && self.streams.len() < self.http.streams_allowed() {
-            // Not awaited here: who allows no further stream may do so for ever.
+            // Not awaited here: a server that allows no further stream may do so for ever.
             match poll_fn(|context| Poll::Ready(self.http.poll_ready(context))).await {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(error)) => return PendingRequest::of(self.cannot_send(&error)),
@@ -252,7 +252,7 @@ impl Serving<'_> {
         PendingRequest::All
     }
 
-    /// Asks for a part of a file, on a stream of its own.
+    /// Requests a part of a file, on a stream of its own.
     fn send(&mut self, tag: u64, mut part: FilePart) -> Option<Ended> {
         let head = match part.request(self.base, false) {
             Ok(head) => head,
@@ -289,13 +289,13 @@ impl Serving<'_> {
     }
 }
 
-/// What came of asking.
+/// Result of requesting parts.
 enum PendingRequest {
-    /// There is nothing more to ask for now.
+    /// There is nothing more to request now.
     All,
-    /// The server is to allow a further stream first.
+    /// The server must allow a further stream first.
     NotReady,
-    /// The connection is to end.
+    /// The connection must end.
     End(Ended),
 }
 
@@ -305,12 +305,12 @@ impl PendingRequest {
     }
 }
 
-/// A GOAWAY without an error: the normal end after so many requests.
+/// Whether this is a GOAWAY without an error: the normal end after a number of requests.
 fn is_goodbye(error: &Http2Error) -> bool {
     matches!(error, Http2Error::GoneAway { reason: h2::Reason::NO_ERROR })
 }
 
-/// Gathers a small file. One that is cut with its connection is asked for again on the next, unless the
+/// Receives a small file. If the connection ends in between, the file is requested again on the next one, unless the
 /// connection has failed.
 struct SmallStream {
     shared: Arc<Shared>,
@@ -318,7 +318,7 @@ struct SmallStream {
     base: Base,
     /// See [`Serving::end`].
     end: Arc<OnceLock<String>>,
-    /// Until whoever asked has been answered.
+    /// `None` once the caller has been answered.
     small: Option<SmallPart>,
 }
 
@@ -343,6 +343,8 @@ impl SmallStream {
         loop {
             match body.chunk().await {
                 Ok(Some(data)) => {
+                    self.shared.network.add_items(0, data.len() as u64);
+                    self.shared.host_clocks[self.host as usize].received(data.len() as u64);
                     release.release(data.len());
                     if let Some(why) = small.body(data).await {
                         if let Some(small) = self.small.take() {
@@ -394,7 +396,7 @@ impl Drop for SmallStream {
     }
 }
 
-/// One part of a file on its way.
+/// A part of a file being received.
 struct Stream {
     shared: Arc<Shared>,
     host: HostId,
@@ -475,13 +477,13 @@ impl Stream {
             shared.host_clocks[self.host as usize].received(bytes as u64);
             let item = self.part.segment.item;
             let _for_us = Counted::one_more(&self.for_us);
-            // Before it is handed on: a run must not end before its last bytes are paid for.
+            // Wait before passing the bytes on: a run must not end before its last bytes are paid for.
             shared.throttle(bytes as u64).await;
             let mut permit = shared.network.blocked(shared.window.acquire_bytes(bytes as u64)).await;
             permit.at(Position::OnTheWire);
             let room = shared.landing.reserve(item).await;
-            // From here to the landing nothing waits: this stream may be dropped wherever it does, and
-            // what the dispatcher takes for received is asked for no more.
+            // From here to the landing nothing waits. This stream may be dropped at any await, and bytes that the
+            // dispatcher counts as received are not requested again.
             let Some(wanted) = self.received(bytes as u64) else { return StreamEnd::Connection(Ended::Ours) };
             if wanted > 0 {
                 permit.at(Position::Before(Operation::Hash));
@@ -491,7 +493,7 @@ impl Stream {
             self.part.at += bytes as u64;
             release.release(bytes);
             if wanted < bytes as u64 {
-                // The rest is brought by another connection; this stream is cancelled by its drop.
+                // Another connection brings the rest; dropping this stream cancels it.
                 shared.dispatcher().answered(self.id, self.tag);
                 return StreamEnd::Superseded;
             }
@@ -505,11 +507,11 @@ impl Stream {
         }
     }
 
-    /// How many of these bytes are wanted; `None` if nothing more of this connection is.
+    /// How many of these bytes are wanted; `None` if the connection must end.
     fn received(&self, bytes: u64) -> Option<u64> {
         let mut dispatcher = self.shared.dispatcher();
         let keep = dispatcher.received(self.id, self.tag, bytes, Instant::now());
-        // Not only when the stream ends: until the next answer came, nothing would be on its way.
+        // Not only when the stream ends: otherwise nothing would be in flight until the next answer.
         if dispatcher.may_ask_more(self.id) {
             self.more.notify_one();
         }
@@ -537,7 +539,7 @@ impl Stream {
                 self.shared.dispatcher().unanswered(self.id, self.tag, Instant::now());
                 StreamEnd::GoneAway
             }
-            // The other streams of such a server bring no more, and each could be flooded anew.
+            // Other streams of such a server deliver nothing more, and each could be flooded anew.
             error if error.is_flood() => StreamEnd::Connection(Ended::Fault(Fault::WrongAnswer(error.to_string()))),
             Http2Error::Reset { .. } => self.refused(Fault::Broken(error.to_string())),
             Http2Error::Protocol { .. } | Http2Error::Head(_) => self.refused(Fault::WrongAnswer(error.to_string())),

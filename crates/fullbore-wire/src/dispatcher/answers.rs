@@ -1,4 +1,4 @@
-//! What became of a request or a connection: bytes, answers, faults, silence.
+//! Results of requests and connections: bytes, answers, faults, silence.
 
 use std::time::{Duration, Instant};
 
@@ -8,37 +8,37 @@ use super::{ConnectionId, Dispatcher, Ended, Keep, SEGMENT_MIN_BYTES};
 use crate::hosts::{Fault, HostId, HostState};
 use crate::queue::ItemId;
 
-/// The same while another host delivers: long enough for a disk to spin up.
+/// The limit of silence while another host delivers: long enough for a disk to spin up.
 const SILENCE_LIMIT_AMONG_OTHERS: Duration = Duration::from_millis(3000);
 
-/// A connection below this share of the fastest of another host, which would need over
-/// [`DRIP_PATIENCE_S`] until what it owes is here, is cut: a drip, not a slow mirror.
+/// A connection is cut as a drip if its rate is below this share of another host's fastest connection, and it would
+/// need longer than [`DRIP_PATIENCE_S`] for its requests. Otherwise it is only a slow mirror.
 const DRIP_SHARE: f64 = 0.02;
 const DRIP_PATIENCE_S: f64 = 10.0;
 
-/// Time a connection has before drips are judged.
+/// Age from which on a connection may count as a drip.
 const DRIP_GRACE: Duration = Duration::from_millis(1500);
 
 /// The slowest rate that counts as alive when there is no other host: a 33.6 kbit/s modem.
-const RATE_FLOOR_BYTES_PER_S: f64 = 4200.0;
+pub(crate) const RATE_FLOOR_BYTES_PER_S: f64 = 4200.0;
 
-/// For this long a connection may be below the floor.
+/// Time for which a connection may be below that rate.
 const RATE_FLOOR_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Unwanted bytes ahead of wanted ones for which it pays to open another connection instead.
+/// Number of unwanted bytes before wanted ones from which on a new connection is cheaper.
 const UNWANTED_CLOSE_BYTES: u64 = 512 << 10;
 
-/// Times that a host may break off a file, or have trouble with it, before another is asked.
+/// Number of times that a host may break off a file, or have trouble with it, before another host is asked.
 const TROUBLES_PER_HOST: u32 = 3;
 
-/// The same for answers that ask for patience (429, 503), between which the host is left alone.
+/// The same limit for answers that ask for patience (429, 503), between which the host is left alone.
 const TROUBLES_PER_BUSY_HOST: u32 = 12;
 
-/// A broken answer that brought this much was progress, and the next one goes on from there.
+/// A broken answer that delivered this much was progress; the next request continues there.
 const PROGRESS_BYTES: u64 = SEGMENT_MIN_BYTES;
 
 impl Dispatcher {
-    /// Body bytes arrived for a request.
+    /// Records body bytes that arrived for a request.
     pub fn received(&mut self, id: ConnectionId, tag: u64, bytes: u64, now: Instant) -> Keep {
         let Some(connection) = self.connections.get_mut(&id) else { return Keep::Close };
         if bytes > 0 {
@@ -72,7 +72,7 @@ impl Dispatcher {
         Keep::First { wanted }
     }
 
-    /// An answer is complete and was what was asked for.
+    /// Records a complete answer that was as requested.
     pub fn answered(&mut self, id: ConnectionId, tag: u64) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.asked.retain(|asked| asked.tag != tag);
@@ -85,16 +85,15 @@ impl Dispatcher {
         self.hosts[connection.host as usize].delivered();
     }
 
-    /// Something has arrived that our own side had no time to take yet, or our side had nothing to ask until now: nobody
-    /// is silent.
+    /// Records that the delay is ours, not the server's: our side had no time to take data, or nothing to request.
     pub(crate) fn waits_for_us(&mut self, id: ConnectionId, now: Instant) {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.last_byte = now;
         }
     }
 
-    /// A request was refused without a look at it (HTTP/2: REFUSED_STREAM): it is one too many, or the
-    /// host takes none.
+    /// Records a request that the server refused without processing it (HTTP/2: REFUSED_STREAM). It was one too many,
+    /// or the host accepts none.
     pub(crate) fn refused_unseen(&mut self, id: ConnectionId, tag: u64, now: Instant) {
         let Some(connection) = self.connections.get(&id) else { return };
         let host = connection.host;
@@ -107,7 +106,7 @@ impl Dispatcher {
         self.fault(host, None, &Fault::Busy { status: 503, retry_after: None }, now);
     }
 
-    /// A request was not looked at (HTTP/2: GOAWAY), or could not be sent: no fault of anybody.
+    /// Takes back a request that was not processed (HTTP/2: GOAWAY) or could not be sent. It is nobody's fault.
     pub fn unanswered(&mut self, id: ConnectionId, tag: u64, now: Instant) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let Some(place) = connection.asked.iter().position(|asked| asked.tag == tag) else { return };
@@ -115,8 +114,8 @@ impl Dispatcher {
         self.give_back(&asked, now);
     }
 
-    /// What of a part did not arrive goes back to the queue; or to the connection that it was taken
-    /// from, if that one is still at it, so that nothing comes twice.
+    /// Returns the missing bytes of a part to the queue. If they were taken over from a connection that still serves
+    /// the rest, it gets them back, so that nothing is fetched twice.
     pub(super) fn give_back(&mut self, asked: &InFlight, now: Instant) {
         let Some(rest) = asked.rest() else { return };
         let excluded = self.queue.excluded(rest.item);
@@ -140,7 +139,8 @@ impl Dispatcher {
         }
     }
 
-    /// A host broke off a file, or has trouble with it. After some times another one is asked: then it is true.
+    /// Counts a broken answer or trouble of a host with a file. At the limit, the host is not asked for this file
+    /// again; returns true then.
     fn trouble(&mut self, item: ItemId, size: u64, host: HostId, limit: u32) -> bool {
         let history = self.histories.entry(item).or_default();
         let troubles = history.troubles.entry(host).or_default();
@@ -153,13 +153,13 @@ impl Dispatcher {
         was_last
     }
 
-    /// False when the host is left alone already: a server that goes takes all its connections with it, and
-    /// they may all have been at the same file.
+    /// Whether the host is not paused already. A server that goes down takes all its connections with it, and they may
+    /// all have served one file.
     fn is_new_incident(&mut self, host: HostId, now: Instant) -> bool {
         matches!(self.hosts[host as usize].state(now), HostState::Up)
     }
 
-    /// An answer was a fault; the connection goes on.
+    /// Records an answer that was a fault; the connection continues.
     pub fn refused(&mut self, id: ConnectionId, tag: u64, fault: Fault, now: Instant) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.answered += 1;
@@ -167,8 +167,7 @@ impl Dispatcher {
         let (host, is_detour) = (connection.host, connection.is_detour);
         let Some(place) = connection.asked.iter().position(|asked| asked.tag == tag) else { return };
         let asked = connection.asked.remove(place).expect("position was just found");
-        // A store says the same of a file that it does not have and of an address that was good for a while: the
-        // host gives another one.
+        // A store answers 403 both for a missing file and for an expired address. The host gives a new address.
         if is_detour && fault == Fault::Missing(403) && !self.is_last_trouble(host, &asked) {
             self.give_back(&asked, now);
             return;
@@ -180,14 +179,14 @@ impl Dispatcher {
         asked.rest().is_none_or(|rest| self.trouble(rest.item, rest.size, host, TROUBLES_PER_HOST))
     }
 
-    /// What a fault of a host with one request means for the file and for the host.
+    /// Applies a fault of a host with one request to the file and the host.
     pub(super) fn settle(&mut self, host: HostId, asked: &InFlight, fault: &Fault, now: Instant) {
         let item = asked.item_now();
-        // A file that a host has wrong is one fault of it, however many parts of it were asked for.
+        // Several parts of a wrong file are one fault of the host.
         let is_known =
             matches!(fault, Fault::WrongAnswer(_) | Fault::Refused(_) | Fault::WrongSize(_) | Fault::Elsewhere(_))
                 && item.and_then(|item| self.histories.get(&item)).is_some_and(|history| history.failed.contains(host));
-        // It refuses what was taken over from it, too.
+        // The host refuses parts taken over from it as well.
         let of_file = asked.rest().map(|rest| rest.item).or(item.filter(|item| self.queue.is_begun(*item)));
         if let Some(item) = of_file {
             self.refuses(item, asked.segment.size, host, fault);
@@ -216,7 +215,7 @@ impl Dispatcher {
         }
     }
 
-    /// Notes an answer by which a host is not asked for a file again.
+    /// Records an answer after which the host is not asked for this file again.
     fn refuses(&mut self, item: ItemId, size: u64, host: HostId, fault: &Fault) {
         match fault {
             Fault::Missing(_) => self.histories.entry(item).or_default().misses.insert(host),
@@ -232,7 +231,7 @@ impl Dispatcher {
         self.queue.exclude(item, size, host);
     }
 
-    /// The connection is gone; what it owed goes back to the queue. False when it was asked for nothing.
+    /// Removes a connection; its unfinished requests go back to the queue. False if it never had a request.
     pub fn ended(&mut self, id: ConnectionId, how: &Ended, now: Instant) -> bool {
         let Some(connection) = self.connections.remove(&id) else { return false };
         if let (Ended::Fault(fault), Some(front)) = (how, connection.asked.front())
@@ -251,13 +250,13 @@ impl Dispatcher {
         }
         connection.asked.iter().for_each(|asked| self.give_back(asked, now));
         let host = &mut self.hosts[connection.host as usize];
-        // All that it was asked for may have been taken from it before the first sample was full.
+        // Its requests may have been taken over before the first sample was full.
         let brings = connection.owes() && !connection.rate.waits();
         let so_far = || brings.then(|| connection.rate.so_far(host.rtt(), now)).flatten();
         let rate = connection.rate.average().or_else(so_far);
         host.saw_connection_rate(rate, connection.rate.at_least());
         match how {
-            // How many requests another address takes says nothing of the host's own.
+            // The number of requests that another address allows says nothing about the host's own.
             Ended::Clean if connection.is_detour => {}
             Ended::Clean => {
                 host.closed_after(connection.answered);
@@ -267,7 +266,7 @@ impl Dispatcher {
             }
             Ended::Ours => {}
             Ended::Fault(fault) => {
-                // Of what broke before its answer began, it says nothing.
+                // A fault before the answer began says nothing about its file.
                 let is_of_front = |front: &&InFlight| {
                     front.received > 0 || matches!(fault, Fault::WrongAnswer(_) | Fault::WrongSize(_))
                 };
@@ -278,14 +277,14 @@ impl Dispatcher {
         connection.next_tag > 0
     }
 
-    /// A connection could not be opened.
+    /// Records that a connection could not be opened.
     pub(crate) fn not_opened(&mut self, host: HostId, fault: &Fault, now: Instant) {
         self.opening[host as usize] = self.opening[host as usize].saturating_sub(1);
         self.fault(host, None, fault, now);
         self.not_reached(host, fault, now);
     }
 
-    /// Whether the connection is to be given up for silence or drips. Ask every 250 ms or so.
+    /// Whether the connection must be given up because of silence or drips. Call it about every 250 ms.
     pub(crate) fn overdue(&mut self, id: ConnectionId, now: Instant) -> Option<Fault> {
         let connection = self.connections.get_mut(&id)?;
         if !connection.owes() {

@@ -120,7 +120,7 @@ pub struct Client {
     pub window: Window,
     pub disk: Gate,
     landing: Landing,
-    runtime: tokio::runtime::Runtime,
+    pub runtime: tokio::runtime::Runtime,
 }
 
 /// What became of a run.
