@@ -115,7 +115,7 @@ impl fmt::Display for Host {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UrlError {
-    /// More than [`URL_BYTES_MAX`].
+    /// More than 8,000 bytes.
     #[error("URL of {bytes} bytes, at most {URL_BYTES_MAX} are allowed")]
     TooLong {
         /// Its length.
@@ -124,7 +124,13 @@ pub enum UrlError {
     /// Neither http nor https.
     #[error("URL must begin with http:// or https://, not {found:?}")]
     Scheme {
-        /// The beginning of the text.
+        /// The text without credentials, cut if it is long.
+        found: String,
+    },
+    /// A host, or a host and a path, without a scheme.
+    #[error("URL without http:// or https://; write https://{found}")]
+    NoScheme {
+        /// The text without credentials, cut if it is long.
         found: String,
     },
     /// The host is none.
@@ -217,14 +223,12 @@ impl Url {
     ///
     /// # Errors
     /// The [`UrlError`] that names the wrong part: scheme, host, port, path, a fragment, or a length above
-    /// [`URL_BYTES_MAX`].
+    /// 8,000 bytes.
     pub fn parse_with_userinfo(text: &str) -> Result<(Self, Option<Credentials>), UrlError> {
         if text.len() > URL_BYTES_MAX {
             return Err(UrlError::TooLong { bytes: text.len() });
         }
-        let (scheme, rest) = split_scheme(text).ok_or_else(|| UrlError::Scheme {
-            found: text.chars().take_while(|&c| c != ':' && c != '@').take(16).collect(),
-        })?;
+        let (scheme, rest) = split_scheme(text).ok_or_else(|| scheme_error(text))?;
         if rest.contains('#') {
             return Err(UrlError::Fragment);
         }
@@ -389,6 +393,18 @@ pub(crate) fn split_scheme(text: &str) -> Option<(Scheme, &str)> {
     }
 }
 
+/// The error for a text that does not begin with `http://` or `https://`.
+fn scheme_error(text: &str) -> UrlError {
+    let shown = match text.contains("://") {
+        true => without_credentials(text),
+        // Without a scheme, nothing tells where a password ends: it may contain a slash.
+        false => text.rsplit_once('@').map_or(text, |(_, rest)| rest).to_owned(),
+    };
+    let found = shortened(&shown);
+    let lacks_only_scheme = !text.contains(":/") && Url::parse_with_userinfo(&format!("https://{text}")).is_ok();
+    if lacks_only_scheme { UrlError::NoScheme { found } } else { UrlError::Scheme { found } }
+}
+
 /// Checks an encoded path with query.
 fn check_path(path: &str) -> Result<(), UrlError> {
     let bytes = path.as_bytes();
@@ -428,9 +444,15 @@ pub(crate) fn decode_hex(digits: &[u8]) -> Option<u8> {
     u8::try_from(digit(high)? << 4 | digit(low)?).ok()
 }
 
-/// For error texts: what came may be long.
+/// Characters of a foreign text in an error. A guess: a host name or a path in full, on two lines of a terminal.
+const SHOWN_CHARS_MAX: usize = 100;
+
+/// A foreign text for an error message: an ellipsis marks the cut.
 fn shortened(text: &str) -> String {
-    text.chars().take(100).collect()
+    match text.char_indices().nth(SHOWN_CHARS_MAX) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
 }
 
 /// An address as it may be shown and kept: without what stands before the host's `@` (RFC 3986, 3.2.1).
@@ -448,7 +470,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn accepted_urls() {
+    fn urls_are_read_and_shown_normalised() {
         for (text, shown, host_field, target) in [
             ("http://deb.example.org", "http://deb.example.org/", "deb.example.org", "/"),
             ("HTTPS://Deb.Example.ORG./debian", "https://deb.example.org/debian", "deb.example.org", "/debian"),
@@ -471,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_urls() {
+    fn malformed_urls_are_refused() {
         for text in [
             "",
             "/",
@@ -533,12 +555,30 @@ mod tests {
         assert_eq!(credentials, Some(Credentials::new("us@er", "se:cret")));
         let error = Url::parse("https://user:secret@h/x").unwrap_err();
         assert!(!format!("{error} {error:?}").contains("secret"), "{error}");
-        let error = Url::parse("secret@h").unwrap_err();
-        assert!(!format!("{error:?}").contains('@'));
+        for text in ["secret@h", "user:secret@h", "user:sec/secret@h", "ftp://user:secret@h/x"] {
+            let error = Url::parse(text).unwrap_err();
+            assert!(!format!("{error} {error:?}").contains("secret"), "{error}");
+            assert!(!format!("{error:?}").contains('@'), "{error:?}");
+        }
     }
 
     #[test]
-    fn joins_archive_paths() {
+    fn a_text_without_a_scheme_is_shown_whole() {
+        let found = |text: &str| Url::parse(text).unwrap_err();
+        for text in ["store.example.org", "store.example.org:9000/x", "127.0.0.1:9000", "localhost"] {
+            assert_eq!(found(text), UrlError::NoScheme { found: text.to_owned() });
+            assert!(found(text).to_string().ends_with(&format!("write https://{text}")), "{text}");
+        }
+        for text in ["", "/srv", "http:/h", "ftp://ftp.example.org/debian", "s3:bucket"] {
+            assert_eq!(found(text), UrlError::Scheme { found: text.to_owned() });
+        }
+        let long = format!("ftp://{}", "ä".repeat(200));
+        let UrlError::Scheme { found } = found(&long) else { panic!("{long}") };
+        assert_eq!((found.chars().count(), found.ends_with("ä…")), (SHOWN_CHARS_MAX + 1, true));
+    }
+
+    #[test]
+    fn archive_paths_are_joined_to_a_base() {
         let base = Url::parse("http://h/debian/").unwrap();
         for (path, plus, target) in [
             ("pool/main/g/g++/g++_1.0~rc1+b1.deb", Plus::Raw, "/debian/pool/main/g/g++/g++_1.0~rc1+b1.deb"),
@@ -558,7 +598,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_panics_and_never_lets_a_control_through(text in "(https?://)?[\\PC\\r\\n\\t\\x00%:@/\\[\\]]{0,80}") {
+        fn any_url_is_refused_or_free_of_control_characters(
+            text in "(https?://)?[\\PC\\r\\n\\t\\x00%:@/\\[\\]]{0,80}",
+        ) {
             if let Ok((url, _)) = Url::parse_with_userinfo(&text) {
                 prop_assert!(url.to_string().bytes().all(|byte| byte.is_ascii_graphic()));
                 prop_assert_eq!(Url::parse(&url.to_string()), Ok(url));

@@ -59,7 +59,7 @@ impl System {
         if self.is_running_system() {
             return Ok(Path::new("/").join(path));
         }
-        within(&self.root, path).map_err(|error| CommandError::disk(&self.root.join(path), &error))
+        within(&self.root, path).map_err(|error| CommandError::cannot("find", &self.root.join(path), &error))
     }
 
     fn snippet_path(&self) -> PathBuf {

@@ -15,6 +15,7 @@ mod divert;
 mod install;
 mod ls;
 mod mirror;
+mod mistakes;
 mod nosync;
 mod other_tools;
 mod pdiff;
@@ -49,6 +50,7 @@ pub use install::InstallArgs;
 pub use ls::LsArgs;
 pub use mirror::MirrorArgs;
 pub use nosync::NosyncArgs;
+pub(crate) use other_tools::for_key;
 pub use pdiff::{PdiffApplyArgs, PdiffArgs, PdiffCommand, PdiffGenerateArgs, PdiffMergeArgs, PdiffPublishArgs};
 pub use probe::ProbeArgs;
 pub use queue::{QueueArgs, QueueLoginArgs};
@@ -66,7 +68,7 @@ Examples:
   Copy a tree to another machine:
     fullbore copy /srv/data host:/srv/
 
-Every flag can be set in the environment: --limit-rate is FULLBORE_LIMIT_RATE.
+Every flag but those of nosync can be set in the environment: --limit-rate is FULLBORE_LIMIT_RATE.
 Flags override the environment, and the environment overrides the settings file.
 fullbore also reads http_proxy, https_proxy, no_proxy, NO_COLOR and SOURCE_DATE_EPOCH.
 
@@ -246,35 +248,14 @@ pub fn show(mut error: clap::Error, command: Option<&str>, no_color: bool) {
     for (kind, value) in words {
         error.insert(kind, value);
     }
-    // "to pass '-u' as a value, use '-- -u'": nobody who types a flag means that.
-    error.remove(ContextKind::Suggested);
-    match hint(&error, command.unwrap_or_default()) {
-        Some(hint) => {
-            let text = error.render().to_string();
-            text.lines().take(1).for_each(stdio::say);
-            stdio::say(&format!("hint: {hint}"));
-        }
-        // "100 is not in 1..=16"
-        None => error.render().to_string().replace("..=", " to ").lines().for_each(stdio::say),
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        error.render().to_string().lines().for_each(stdio::say);
+        return;
     }
-}
-
-/// What to type instead, where another tool has such an option or command.
-fn hint(error: &clap::Error, command: &str) -> Option<&'static str> {
-    let word = |kind| match error.get(kind) {
-        Some(ContextValue::String(word)) => Some(word.as_str()),
-        _ => None,
-    };
-    match error.kind() {
-        ErrorKind::UnknownArgument => {
-            let word = word(ContextKind::InvalidArg)?;
-            if command == "update" && !word.starts_with('-') && word.contains("://") {
-                return Some("put the archive's address into apt's sources, or into a file for --sources");
-            }
-            other_tools::for_option(command, word)
-        }
-        ErrorKind::InvalidSubcommand => other_tools::for_command(word(ContextKind::InvalidSubcommand)?),
-        _ => None,
+    let mistake = mistakes::explain(&error, command.unwrap_or_default(), &self::command());
+    stdio::say(&format!("error: {}", mistake.message));
+    if let Some(hint) = mistake.hint {
+        stdio::say(&format!("hint: {hint}"));
     }
 }
 

@@ -45,7 +45,7 @@ pub fn run(arguments: &ConvertArgs, screen: &mut Screen) -> Result<(), CommandEr
         None => screen.print(result.as_bytes()),
         Some(output) => {
             let mut file = std::fs::File::create_new(output).map_err(|error| {
-                let failure = CommandError::disk(output, &error);
+                let failure = CommandError::cannot("write", output, &error);
                 if error.kind() == std::io::ErrorKind::AlreadyExists {
                     CommandError { kind: fullbore_engine::run::error::ErrorKind::Usage, ..failure }
                         .hint("move the existing file away, or write to another one")
@@ -53,7 +53,7 @@ pub fn run(arguments: &ConvertArgs, screen: &mut Screen) -> Result<(), CommandEr
                     failure
                 }
             })?;
-            file.write_all(result.as_bytes()).map_err(|error| CommandError::disk(output, &error))?;
+            file.write_all(result.as_bytes()).map_err(|error| CommandError::cannot("write", output, &error))?;
         }
     }
     Ok(())

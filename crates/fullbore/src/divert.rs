@@ -45,7 +45,8 @@ fn on(arguments: &DivertOnArgs) -> Result<(), CommandError> {
     if arguments.via == DivertVia::AptConf && !arguments.programs.is_empty() {
         return Err(CommandError::usage("--via apt-conf is for dpkg alone, and takes no programs"));
     }
-    let helper = std::env::current_exe().map_err(|error| CommandError::disk(Path::new("/proc/self/exe"), &error))?;
+    let helper = std::env::current_exe();
+    let helper = helper.map_err(|error| CommandError::cannot("read", Path::new("/proc/self/exe"), &error))?;
     let root = open(&arguments.root)?;
     if arguments.via == DivertVia::AptConf {
         root.on_by_apt(&helper, true, &mut |_| Ok(())).map_err(|error| command_error(&error))?;

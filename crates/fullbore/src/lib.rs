@@ -1,8 +1,9 @@
 //! The fullbore program, as a library.
 //!
-//! `program` runs a command from the command line to the exit code; one module per
-//! command does the work; the rest is what the commands share: flags, settings,
-//! errors, events and the report made of a run.
+//! `program` runs a command from the command line to the exit code. `cli` has the
+//! flags, `settings` merges them with the environment and the settings file, and
+//! `progress`, `report` and `stdio` show what happens. The work is in the other
+//! crates; errors and events are in `fullbore_engine::run`.
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,6 @@
 //! Manual pages, one for each command and one for the settings file, and completions for shells.
 //!
-//! Flags, descriptions and examples come from the definition of the command line, the other sections from [`sections`].
+//! Flags, descriptions and examples come from the definition of the command line, the other sections from `sections`.
 //!
 //! ```
 //! let pages = fullbore::manual::pages();

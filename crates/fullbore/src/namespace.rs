@@ -74,7 +74,9 @@ impl InNamespace {
 pub fn enter(mode: Mode) -> CommandError {
     let program = match std::env::current_exe() {
         Ok(program) => program,
-        Err(error) => return CommandError::new(ErrorKind::Internal, format_args!("/proc/self/exe: {error}")),
+        Err(error) => {
+            return CommandError::new(ErrorKind::Internal, format_args!("cannot read /proc/self/exe: {error}"));
+        }
     };
     let is_root = rustix::process::geteuid().is_root();
     if mode == Mode::Root && !is_root {
@@ -116,7 +118,7 @@ fn for_root() -> std::io::Result<(&'static [&'static str], Namespaces)> {
 }
 
 fn no_unshare(error: &std::io::Error) -> CommandError {
-    CommandError::usage(format_args!("unshare: {error}")).hint("install the package util-linux")
+    CommandError::usage(format_args!("cannot run unshare: {error}")).hint("install the package util-linux")
 }
 
 /// What `newuidmap` will ask for; its own message names neither file nor package.

@@ -479,7 +479,7 @@ impl<'a> Runs<'a> {
     /// A report that cannot be written fails a run that was good, no other.
     fn written(&mut self, screen: &mut Screen, path: &Path, text: &str) {
         if let Err(error) = write_atomically(path, text.as_bytes()) {
-            let error = CommandError::disk(path, &error);
+            let error = CommandError::cannot("write", path, &error);
             screen.fail(&error);
             if self.exit_code == 0 {
                 self.exit_code = error.exit_code();

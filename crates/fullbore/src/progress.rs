@@ -169,7 +169,7 @@ impl Screen {
     pub fn with_log(mut self, output: &OutputSettings) -> Result<Self, CommandError> {
         if let Some(path) = &output.log_file {
             let file = File::options().create(true).append(true).open(path);
-            let file = file.map_err(|error| CommandError::disk(path, &error))?;
+            let file = file.map_err(|error| CommandError::cannot("write", path, &error))?;
             self.terminal.log = Some(Arc::new(Mutex::new(LogFile { path: path.clone(), file, error: None })));
         }
         Ok(self)
@@ -182,7 +182,7 @@ impl Screen {
             self.terminal.log(&summary.to_string());
         }
         let log = log.lock().unwrap_or_else(PoisonError::into_inner);
-        Some(CommandError::disk(&log.path, log.error.as_ref()?).context("--log-file"))
+        Some(CommandError::cannot("write", &log.path, log.error.as_ref()?).context("--log-file"))
     }
 
     fn on(

@@ -4,8 +4,13 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod harness;
+
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+
 #[test]
-fn texts() {
+fn commands_print_their_recorded_texts() {
     trycmd::TestCases::new().case("tests/cmd/*.trycmd").env("COLUMNS", "100").env("NO_COLOR", "1");
 }
 
@@ -32,4 +37,42 @@ fn a_file_that_is_not_a_keyring_is_refused_by_every_command() {
         assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
         assert!(said.contains("text: not an OpenPGP keyring"), "{arguments:?}: {said}");
     }
+}
+
+/// Modes do not bind root, so the program runs as another user.
+#[test]
+fn a_file_without_access_has_one_exit_code_and_one_hint_in_every_command() {
+    let directory = harness::apt::passable();
+    let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let (closed, list, out) = (path("closed"), path("list"), path("out"));
+    let (file, root, below) = (path("closed/file"), path("closed/root"), path("closed/out"));
+    std::fs::create_dir_all(&root).unwrap();
+    std::fs::write(&file, "x").unwrap();
+    std::fs::write(&list, "x").unwrap();
+    for path in [&list, &closed] {
+        std::fs::set_permissions(path, Permissions::from_mode(0o000)).unwrap();
+    }
+    let mut faults = Vec::new();
+    for arguments in [
+        &["copy", &file, &out][..],
+        &["copy", "--files-from", &list, "/usr", &out],
+        &["put", "--files-from", &list, "/usr", "s3://bucket/prefix"],
+        &["get", "--files-from", &list, "-o", &out, "s3://bucket/prefix/"],
+        &["get", "-o", &below, "URI:LIT:krugkidfnzsc4"],
+        &["install", "--root", &root, "hello"],
+        &["mirror", "--config", &list],
+        &["check", &closed],
+        &["convert", &list],
+    ] {
+        let output = harness::as_another().args(arguments).env("HOME", "/nonexistent").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let hint = "\nhint: run as a user who has access to it, or change its permissions\n";
+        if output.status.code() != Some(7) || !said.contains(hint) || said.matches("hint: ").count() != 1 {
+            faults.push(format!("{arguments:?}: {:?}: {said}", output.status.code()));
+        }
+    }
+    for path in [&closed, &list] {
+        std::fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
+    }
+    assert!(faults.is_empty(), "{faults:#?}");
 }

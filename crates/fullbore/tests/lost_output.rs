@@ -32,9 +32,9 @@ fn redirected(command: &Command, stdout: &str) -> Output {
 
 /// What a shell does with stdout, and what of it is in the error; nothing for a quiet end.
 const WAYS: [(&str, Option<&str>); 5] = [
-    (">/dev/full", Some("error: stdout: No space left on device")),
-    (">&-", Some("error: stdout: Bad file descriptor")),
-    ("</dev/null 1</dev/null", Some("error: stdout: Bad file descriptor")),
+    (">/dev/full", Some("error: cannot write to stdout: No space left on device")),
+    (">&-", Some("error: cannot write to stdout: Bad file descriptor")),
+    ("</dev/null 1</dev/null", Some("error: cannot write to stdout: Bad file descriptor")),
     ("1<>/dev/null", None),
     (">/dev/null", None),
 ];
@@ -46,10 +46,11 @@ fn assert_told(command: &Command, good: i32) {
         let stderr = String::from_utf8_lossy(&output.stderr);
         let expected = if error.is_some() && matches!(good, 0 | 10) { 7 } else { good };
         assert_eq!(output.status.code(), Some(expected), "{command:?} {way}: {stderr}");
-        assert_eq!(stderr.contains("error: stdout: "), error.is_some(), "{command:?} {way}: {stderr}");
+        assert_eq!(stderr.contains("error: cannot write to stdout: "), error.is_some(), "{command:?} {way}: {stderr}");
         assert!(error.is_none_or(|error| stderr.contains(error)), "{command:?} {way}: {stderr}");
         assert!(!stderr.contains("panicked"), "{stderr}");
-        assert_eq!(stderr.matches("error: stdout").count(), usize::from(error.is_some()), "once: {stderr}");
+        let told = stderr.matches("error: cannot write to stdout").count();
+        assert_eq!(told, usize::from(error.is_some()), "once: {stderr}");
     }
     let output = redirected(command, "> >(exec <&-; sleep 0.2)");
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -187,7 +188,8 @@ fn logs_and_reports_on_a_full_disk_fail_a_good_run() {
     let output = fullbore(at, &["copy", "--log-file", "/dev/full", "src/", "dst"]).output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(7), "{stderr}");
-    assert!(stderr.contains("error: /dev/full: No space left on device") && stderr.contains("--log-file"), "{stderr}");
+    assert!(stderr.contains("error: cannot write /dev/full: No space left on device"), "{stderr}");
+    assert!(stderr.contains("--log-file"), "{stderr}");
     assert!(at.join("dst/file").exists(), "the copy goes on");
     let output = fullbore(at, &["copy", "--json", "--log-file", "/dev/full", "src/", "dst"]).output().unwrap();
     let last: serde_json::Value =

@@ -4,7 +4,8 @@
 //! gives the exit code, a message naming the thing concerned, lines of context
 //! ("from mirror …"), and hints on what to do. Rendering is in one place, here.
 
-use std::fmt;
+use std::path::Path;
+use std::{fmt, io};
 
 use serde::{Deserialize, Serialize};
 
@@ -76,9 +77,38 @@ impl ErrorKind {
 /// Lines of context shown; the rest is counted. A guess: what fits a screen.
 const CONTEXT_SHOWN: usize = 12;
 
-/// How `EACCES` of a file is written: by the time an error reaches a command it is text, in which Rust never
-/// translates this message.
-const ACCESS_DENIED: &str = "Permission denied (os error 13)";
+/// A refusal of this machine's kernel. By the time an error reaches a command, it is often text, in which Rust never
+/// translates these messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Denied {
+    /// `EACCES`: the modes of a file or directory.
+    Access,
+    /// `EPERM`: an operation that needs the owner or root, or an immutable file.
+    Operation,
+}
+
+impl Denied {
+    const TEXTS: [(&str, Denied); 2] = [
+        ("Permission denied (os error 13)", Denied::Access),
+        ("Operation not permitted (os error 1)", Denied::Operation),
+    ];
+
+    fn in_text(text: &str) -> Option<Denied> {
+        Denied::TEXTS.iter().find(|(written, _)| text.contains(written)).map(|(_, denied)| *denied)
+    }
+
+    fn of_error(error: &io::Error) -> Option<Denied> {
+        let is_denied = error.kind() == io::ErrorKind::PermissionDenied;
+        is_denied.then(|| Denied::in_text(&error.to_string()).unwrap_or(Denied::Access))
+    }
+
+    fn hint(self) -> &'static str {
+        match self {
+            Denied::Access => "run as a user who has access to it, or change its permissions",
+            Denied::Operation => "run as its owner or as root, or remove an immutable attribute (see lsattr)",
+        }
+    }
+}
 
 /// The failure of a command.
 ///
@@ -109,12 +139,28 @@ impl CommandError {
     /// A file that this user may not read or write has one exit code and one hint in every command, whether it was
     /// named by a flag, is part of the source or lies at the destination.
     pub fn new(kind: ErrorKind, message: impl fmt::Display) -> Self {
-        let (message, mut kind, mut hints) = (message.to_string(), kind, Vec::new());
-        if matches!(kind, ErrorKind::Usage | ErrorKind::Disk) && message.contains(ACCESS_DENIED) {
-            kind = ErrorKind::Disk;
-            hints.push("run as a user who has access to it, or change its permissions".to_owned());
+        let message = message.to_string();
+        let denied = Denied::in_text(&message);
+        CommandError { kind, message, context: Vec::new(), hints: Vec::new(), report: None }.denied(denied)
+    }
+
+    /// The same failure with the kind and the hint of a refusal, if it was one of this machine.
+    fn denied(mut self, denied: Option<Denied>) -> Self {
+        let Some(denied) = denied else { return self };
+        match self.kind {
+            ErrorKind::Usage | ErrorKind::Locked | ErrorKind::Internal | ErrorKind::Disk => {
+                self.kind = ErrorKind::Disk;
+            }
+            // What a server or an archive wrote may be part of the text: it gets a hint, and no other exit code.
+            ErrorKind::Partial | ErrorKind::Verification => {}
+            // connect(2) says the same of a packet that a firewall refuses.
+            ErrorKind::Network | ErrorKind::Stale | ErrorKind::Interrupted => return self,
         }
-        CommandError { kind, message, context: Vec::new(), hints, report: None }
+        let hint = denied.hint();
+        if !self.hints.iter().any(|given| given == hint) {
+            self.hints.push(hint.to_owned());
+        }
+        self
     }
 
     /// A failure made from an error and all its sources, joined by colons.
@@ -122,6 +168,7 @@ impl CommandError {
     /// A source whose text the outer error has already taken over is not repeated.
     pub fn from_error(kind: ErrorKind, error: &(dyn std::error::Error + 'static)) -> Self {
         let mut message = error.to_string();
+        let mut denied = denied_by_kernel(error);
         let mut source = error.source();
         while let Some(inner) = source {
             let text = inner.to_string();
@@ -129,19 +176,38 @@ impl CommandError {
                 message.push_str(": ");
                 message.push_str(&text);
             }
+            denied = denied.or(denied_by_kernel(inner));
             source = inner.source();
         }
-        CommandError::new(kind, message)
+        CommandError::new(kind, message).denied(denied)
     }
 
-    /// An error about flags or settings, with exit code 2.
+    /// An error about flags or settings, with exit code 1.
     pub fn usage(message: impl fmt::Display) -> Self {
         CommandError::new(ErrorKind::Usage, message)
     }
 
-    /// A failed operation on a local file; full, quota and read-only are of kind `Disk` too.
-    pub fn disk(path: &std::path::Path, error: &std::io::Error) -> Self {
-        CommandError::new(ErrorKind::Disk, format_args!("{}: {error}", path.display()))
+    /// A failed operation on a local file, where it is not known which one: reading or writing. `stdin`, `stdout` and
+    /// `stderr` name the standard streams. Full, quota and read-only are of kind `Disk` too.
+    pub fn disk(path: &Path, error: &io::Error) -> Self {
+        let verb = match path.to_str() {
+            Some("stdin") => "read",
+            Some("stdout" | "stderr") => "write to",
+            _ => "read or write",
+        };
+        CommandError::cannot(verb, path, error)
+    }
+
+    /// A failed operation on a local file: `cannot VERB PATH: reason`.
+    pub fn cannot(verb: &str, path: &Path, error: &io::Error) -> Self {
+        let message = format!("cannot {verb} {}: {error}", path.display());
+        CommandError::new(ErrorKind::Disk, message).denied(Denied::of_error(error))
+    }
+
+    /// A file that the user named and that cannot be read: `cannot read PATH: reason`.
+    pub fn unreadable(path: &Path, error: &io::Error) -> Self {
+        let message = format!("cannot read {}: {error}", path.display());
+        CommandError::new(ErrorKind::Usage, message).denied(Denied::of_error(error))
     }
 
     /// Adds a line to the facts about the error.
@@ -160,7 +226,7 @@ impl CommandError {
 
     /// Names the directory worked on, where a refusal of the disk does not: paths are told from there.
     #[must_use]
-    pub fn within(self, directory: &std::path::Path) -> Self {
+    pub fn within(self, directory: &Path) -> Self {
         let shown = directory.display().to_string();
         if self.kind != ErrorKind::Disk || self.message.contains(&shown) {
             return self;
@@ -179,6 +245,12 @@ impl CommandError {
     pub fn exit_code(&self) -> u8 {
         self.kind.exit_code()
     }
+}
+
+/// Whether an error is a refusal of the kernel. One that a library has made, such as that of a store, has no number.
+fn denied_by_kernel(error: &(dyn std::error::Error + 'static)) -> Option<Denied> {
+    let error = error.downcast_ref::<io::Error>().filter(|error| error.raw_os_error().is_some())?;
+    Denied::of_error(error)
 }
 
 impl CommandError {
@@ -249,15 +321,59 @@ mod tests {
 
     #[test]
     fn a_file_without_access_has_one_exit_code_and_one_hint() {
-        let denied = std::io::Error::from(rustix::io::Errno::ACCESS);
-        for error in [
-            CommandError::usage(format_args!("cannot read x: {denied}")),
-            CommandError::disk(std::path::Path::new("x"), &denied),
-            CommandError::from_error(ErrorKind::Usage, &denied),
-        ] {
-            assert_eq!((error.exit_code(), error.hints.len()), (7, 1), "{error}");
+        for errno in [rustix::io::Errno::ACCESS, rustix::io::Errno::PERM] {
+            let denied = io::Error::from(errno);
+            for error in [
+                CommandError::usage(format_args!("cannot read x: {denied}")),
+                CommandError::new(ErrorKind::Internal, format_args!("cannot open x: {denied}")),
+                CommandError::new(ErrorKind::Locked, format_args!("cannot lock x: {denied}")),
+                CommandError::disk(Path::new("x"), &denied),
+                CommandError::cannot("write", Path::new("x"), &denied),
+                CommandError::unreadable(Path::new("x"), &denied),
+                CommandError::from_error(ErrorKind::Usage, &denied),
+            ] {
+                assert_eq!((error.exit_code(), error.hints.len()), (7, 1), "{error}");
+            }
+            // Most is done, or a signature was wrong: that is what a script has to know.
+            for kind in [ErrorKind::Partial, ErrorKind::Verification] {
+                let error = CommandError::new(kind, format_args!("x: {denied}"));
+                assert_eq!((error.kind, error.hints.len()), (kind, 1), "{error}");
+            }
+            let firewall = CommandError::new(ErrorKind::Network, format_args!("host: cannot connect: {denied}"));
+            assert_eq!((firewall.exit_code(), firewall.hints.len()), (3, 0));
         }
+        let other = CommandError::usage("x: No such device or address (os error 6)");
+        assert_eq!((other.exit_code(), other.hints.len()), (1, 0));
         let ssh = CommandError::new(ErrorKind::Network, "host: Permission denied (publickey)");
         assert_eq!((ssh.exit_code(), ssh.hints.len()), (3, 0));
+    }
+
+    #[test]
+    fn a_refusal_is_known_by_its_kind_and_not_only_by_its_text() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("cannot read settings")]
+        struct Outer(#[source] io::Error);
+        let error = CommandError::from_error(ErrorKind::Usage, &Outer(rustix::io::Errno::ACCESS.into()));
+        assert_eq!((error.exit_code(), error.hints.len()), (7, 1), "{error}");
+        let strange = io::Error::new(io::ErrorKind::PermissionDenied, "a link of another user is not followed");
+        let error = CommandError::cannot("write", Path::new("x"), &strange);
+        assert_eq!((error.exit_code(), error.hints.len()), (7, 1), "{error}");
+        // A store's refusal is none of this machine.
+        let error = CommandError::from_error(ErrorKind::Verification, &Outer(strange));
+        assert_eq!((error.exit_code(), error.hints.len()), (4, 0), "{error}");
+    }
+
+    #[test]
+    fn an_error_of_the_disk_is_a_sentence() {
+        let full = io::Error::from(rustix::io::Errno::NOSPC);
+        let said = |error: CommandError| error.message.replace(": No space left on device (os error 28)", "");
+        assert_eq!(said(CommandError::disk(Path::new("/x/y"), &full)), "cannot read or write /x/y");
+        assert_eq!(said(CommandError::disk(Path::new("stdout"), &full)), "cannot write to stdout");
+        assert_eq!(said(CommandError::disk(Path::new("stdin"), &full)), "cannot read stdin");
+        assert_eq!(said(CommandError::cannot("write", Path::new("/x/y"), &full)), "cannot write /x/y");
+        let absent = io::Error::from(rustix::io::Errno::NOENT);
+        let error = CommandError::unreadable(Path::new("/x/y"), &absent);
+        assert_eq!((error.exit_code(), error.hints.len()), (1, 0), "{error}");
+        assert!(error.message.starts_with("cannot read /x/y: No such file"), "{error}");
     }
 }

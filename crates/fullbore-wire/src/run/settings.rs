@@ -133,7 +133,7 @@ pub fn addresses<'a>(texts: impl Iterator<Item = &'a String>) -> Result<(Vec<Url
 /// address.
 pub fn fetch_options(network: &NetworkSettings, mut auth: AuthConf) -> Result<FetchOptions, CommandError> {
     for path in &network.auth_files {
-        let text = std::fs::read_to_string(path).map_err(|error| usage_of(path, &error))?;
+        let text = std::fs::read_to_string(path).map_err(|error| CommandError::unreadable(path, &error))?;
         auth.add_file(&text).map_err(|error| usage_of(path, &error))?;
     }
     let trust = match &network.ca_file {
@@ -183,6 +183,26 @@ fn usage_of(path: &Path, error: &dyn std::fmt::Display) -> CommandError {
     CommandError::usage(format_args!("{}: {error}", path.display()))
 }
 
+/// The schemes of archives.
+const ONLY_THESE: &str = "only http, https and s3 archives can be mirrored";
+/// A path, or a `file://` address, in the place of an archive's address.
+const LOCAL_DIRECTORY: &str = "a local directory; only http, https and s3 archives can be mirrored";
+/// What to do with an archive that is a local directory.
+const SERVE_IT: &str = "serve the directory by HTTP, put it into a bucket, or copy it with `fullbore copy`";
+
+/// The error for the address of an archive that has no scheme: a path, or an address whose beginning is missing.
+fn without_scheme(text: &str, bad: &dyn Fn(&str) -> CommandError) -> CommandError {
+    if text.starts_with(['/', '.', '~']) {
+        return bad(LOCAL_DIRECTORY).hint(SERVE_IT);
+    }
+    let with_scheme = format!("https://{}", without_credentials(text));
+    match Url::parse(&with_scheme) {
+        // `http:/host`: one slash is missing.
+        Ok(_) if !text.contains(":/") => bad("not an address").hint(format_args!("write {with_scheme}")),
+        _ => bad("not an address").hint("write the address of an archive as https://deb.example.org/debian"),
+    }
+}
+
 /// The address of an archive that may be in a bucket, as [`address`] otherwise.
 ///
 /// # Errors
@@ -202,12 +222,15 @@ pub fn address(text: &str) -> Result<String, CommandError> {
     let text = text.trim().trim_end_matches('/');
     let bad = |why: &str| CommandError::usage(format_args!("{:?}: {why}", without_credentials(text)));
     let Some((scheme, rest)) = text.split_once("://") else {
-        return Err(bad("not an address").hint("write the address of an archive as https://deb.example.org/debian"));
+        return Err(without_scheme(text, &bad));
     };
-    if !matches!(scheme.to_ascii_lowercase().as_str(), "http" | "https") {
-        return Err(
-            bad("only http, https and s3 archives can be mirrored").hint("try https with the same host and path")
-        );
+    match scheme.to_ascii_lowercase().as_str() {
+        "http" | "https" => {}
+        "file" | "copy" => return Err(bad(LOCAL_DIRECTORY).hint(SERVE_IT)),
+        "ssh" | "sftp" | "scp" => {
+            return Err(bad(ONLY_THESE).hint("copy the tree with `fullbore copy HOST:PATH DIR`"));
+        }
+        _ => return Err(bad(ONLY_THESE).hint("try https with the same host and path")),
     }
     let host = rest.split('/').next().unwrap_or_default();
     if host.is_empty() || text.chars().any(|c| c.is_control() || c.is_whitespace()) {
@@ -231,6 +254,23 @@ mod tests {
         assert_eq!(shown("us:sekret@host"), "host");
         let refused = address("ftp://us:sekret@host/debian").unwrap_err().to_string();
         assert!(!refused.contains("sekret"), "{refused}");
+    }
+
+    #[test]
+    fn a_wrong_address_is_told_what_to_write() {
+        for (text, message, hint) in [
+            ("deb.example.org/debian", "not an address", "write https://deb.example.org/debian"),
+            ("us:sekret@host/debian", "\"host/debian\": not an address", "write https://host/debian"),
+            ("https:/host/debian", "not an address", "write the address of an archive as https://"),
+            ("file:///srv/debian", "a local directory; only http", "serve the directory by HTTP"),
+            ("/srv/debian", "a local directory; only http", "serve the directory by HTTP"),
+            ("ssh://host/srv/debian", "only http, https and s3", "fullbore copy HOST:PATH DIR"),
+            ("ftp://host/debian", "only http, https and s3", "try https with the same host and path"),
+        ] {
+            let error = address(text).unwrap_err();
+            assert!(error.message.contains(message), "{text}: {error}");
+            assert!(error.hints[0].contains(hint) && !error.to_string().contains("sekret"), "{text}: {error}");
+        }
     }
 
     #[test]

@@ -39,8 +39,7 @@ pub fn program(system: &System, program: &Path, methods: &[&str]) -> Result<(), 
 /// Checks that everybody may read a file.
 fn readable(system: &System, file: &Path) -> Result<(), CommandError> {
     let path = system.at(file)?;
-    let metadata = std::fs::metadata(&path)
-        .map_err(|error| CommandError::usage(format_args!("cannot read {}: {error}", path.display())))?;
+    let metadata = std::fs::metadata(&path).map_err(|error| CommandError::unreadable(&path, &error))?;
     if !metadata.is_file() || metadata.mode() & 0o004 == 0 {
         return Err(CommandError::usage(format_args!("{}: not a file that everybody may read", path.display()))
             .hint(format_args!("apt's methods run as user {SANDBOX_USER}; `chmod a+r` makes it readable")));
@@ -89,9 +88,10 @@ fn permitted(path: &Path) -> Result<(), CommandError> {
 
 /// Checks that everybody may enter each directory of the path and that only root may change it.
 fn directories(path: &Path) -> Result<(), CommandError> {
-    let real = std::fs::canonicalize(path).map_err(|error| CommandError::disk(path, &error))?;
+    let real = std::fs::canonicalize(path).map_err(|error| CommandError::cannot("find", path, &error))?;
     for directory in real.ancestors().skip(1) {
-        let metadata = std::fs::metadata(directory).map_err(|error| CommandError::disk(directory, &error))?;
+        let metadata = std::fs::metadata(directory);
+        let metadata = metadata.map_err(|error| CommandError::cannot("read", directory, &error))?;
         let refuse = |what: &str, hint: &str| {
             Err(CommandError::usage(format_args!("{}: {what}", directory.display()))
                 .context(format_args!("on the way to {}", path.display()))

@@ -11,7 +11,7 @@ Make the system's own apt use fullbore's methods, or undo it.
 
 apt runs helper programs, its methods, to fetch files and to apply patches to indexes. `enable` \
 writes one file, /etc/apt/apt.conf.d/90fullbore, which makes apt run fullbore's methods instead. \
-`disable` removes that file, and nothing else remains. fullbore replaces no file of apt's.";
+`disable` removes that file. `enable` changes nothing else. fullbore replaces no file of apt's.";
 
 const EXAMPLES: &str = "\
 Examples:

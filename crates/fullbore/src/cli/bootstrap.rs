@@ -99,7 +99,7 @@ pub struct BootstrapArgs {
     #[arg(long, visible_alias = "dry-run", help_heading = FORMAT)]
     pub simulate: bool,
 
-    /// What to make
+    /// Format of the root
     #[arg(long, value_name = "FORMAT", default_value = "auto", help_heading = FORMAT)]
     pub format: BootstrapFormat,
 
@@ -181,7 +181,7 @@ impl WithoutEffect {
 pub enum Variant {
     /// Unpack the packages of --include and their dependencies, and configure none.
     Extract,
-    /// None.
+    /// Only the packages of --include.
     Custom,
     /// Essential packages and their dependencies.
     Essential,

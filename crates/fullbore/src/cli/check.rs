@@ -14,17 +14,17 @@ pub(super) const LONG: &str = "\
 Verify an archive, on disk or in an S3 store, against its signed indexes, or files in a Tahoe-LAFS grid \
 against their caps.
 
-For an archive: verifies the signature of every InRelease below DIR, and follows the hashes from there \
-to the indexes and to every file. Names each file that is missing or has the wrong size or content. \
---repair fetches these files. Works on any Debian archive, whichever tool made it. In a store, \
---checksums compares the checksums that the store has, and reads only files of which it has none. \
---repair replaces an object only if it is still the wrong one.
+For an archive: verifies the signature of every InRelease below DIR, and follows the hashes from \
+there to the indexes and to every file. Names each file that is missing or has the wrong size or \
+content. --repair fetches these files. Works on any Debian archive, whichever tool made it. In a \
+store, --checksums compares checksums from the store or from fullbore's metadata, and reads only \
+files without either. --repair replaces an object only if nobody has changed it since the check.
 
-For a grid: asks all servers for the shares of every file, below directories too, many files at once. \
-Names each file that lacks shares, or has them on fewer servers than the node wants. Servers delete \
-shares whose leases expire: --renew renews them. --verify reads all shares; --repair uploads missing \
-ones again. Exit code 2: all files can be read, but some lack shares; 4: files cannot be read any \
-more, or shares are damaged.";
+For a grid: asks all servers for the shares of every file, also below directories, many files at \
+once. Names each file that lacks shares, or has them on fewer servers than the node requires. \
+Servers delete shares whose leases expire: --renew renews them. --verify reads all shares; --repair \
+uploads missing shares again. Exit code 2: all files can be read, but some lack shares; 4: files can \
+no longer be read, or shares are damaged.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -55,11 +55,12 @@ pub struct CheckArgs {
     #[arg(long, value_name = "PERCENT")]
     pub read_data_subset: Option<Percent>,
 
-    /// Compare the checksums that the store has; read only what --read-data-subset asks for, and files without a checksum
+    /// Compare checksums from the store, or from fullbore's metadata; read only files without either, and those of
+    /// --read-data-subset
     #[arg(long, help_heading = STORE)]
     pub checksums: bool,
 
-    /// The mirror has fullbore's own files below this address (default: beside the mirror)
+    /// Read fullbore's own files from this address, as given to mirror --state (default: beside the mirror)
     #[arg(long, value_name = "DIR|s3://BUCKET/PREFIX", help_heading = STORE)]
     pub state: Option<PathBuf>,
 
@@ -97,7 +98,7 @@ pub struct CheckArgs {
     #[command(flatten)]
     pub grid: GridArgs,
 
-    /// Check the files of this list: a cap per line, or as put --caps writes it
+    /// Check the files in this list: one cap per line, or the list of put --caps
     #[arg(long, value_name = "FILE", help_heading = GRID)]
     pub caps: Option<PathBuf>,
 
@@ -105,7 +106,7 @@ pub struct CheckArgs {
     #[arg(long, help_heading = GRID)]
     pub renew: bool,
 
-    /// Read all shares, and compare them with the hashes that the caps vouch for
+    /// Read all shares, and verify them against the caps
     #[arg(long, help_heading = GRID)]
     pub verify: bool,
 

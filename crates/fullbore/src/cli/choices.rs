@@ -21,7 +21,7 @@ pub fn durability() -> impl TypedValueParser<Value = Durability> {
     one_of(&[
         ("none", "Never: a power cut may lose files that the state names", Durability::None),
         ("at-end", "Once before the indexes are published", Durability::AtEnd),
-        ("each", "For each file before it gets its name", Durability::Each),
+        ("each", "For each file before its rename", Durability::Each),
     ])
 }
 
@@ -29,7 +29,7 @@ pub fn durability() -> impl TypedValueParser<Value = Durability> {
 pub fn index_format() -> impl TypedValueParser<Value = IndexFormat> {
     one_of(&[
         ("plain", "Not compressed", IndexFormat::Plain),
-        ("xz", "xz, Debian's usual form", IndexFormat::Xz),
+        ("xz", "xz, Debian's usual format", IndexFormat::Xz),
         ("gz", "gzip", IndexFormat::Gz),
         ("zst", "Zstandard", IndexFormat::Zst),
         ("bz2", "bzip2", IndexFormat::Bz2),

@@ -13,12 +13,12 @@ Copy files and trees, on this machine or to and from another one.
 Paths follow rsync's rules: SRC with a slash at its end means the contents of the directory, SRC \
 without one means the directory itself. By default, fullbore keeps everything that rsync -aHAXS \
 keeps: permissions, owners, nanosecond times, symbolic and hard links, holes, ACLs, extended \
-attributes, devices. If it cannot keep something, it counts it, names it, and exits with 2.
+attributes, devices. If it cannot keep an attribute, it reports the loss and exits with 2.
 
 fullbore reaches the other machine by ssh, and must be installed there. Content goes over direct \
-connections, encrypted with keys of this run, or through ssh if no direct connection is possible. \
-Each file gets its name only when it is complete. To resume an interrupted copy, run it again. If \
-everything is there already, fullbore copies nothing.";
+connections, encrypted with keys of this run, or through ssh if no direct connection is possible. A \
+file appears under its final name only when it is complete. To resume an interrupted copy, run it \
+again. If everything exists already, fullbore copies nothing.";
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -36,7 +36,7 @@ const SELECTION: &str = "Which files";
 const DELETING: &str = "Deleting, and keeping old files";
 const KEPT: &str = "Attributes";
 const OUTPUT: &str = "Output";
-const HABITS: &str = "Words of rsync, and what they do here";
+const HABITS: &str = "Options of rsync, and their effect";
 
 /// `fullbore copy`.
 #[derive(Debug, Args)]
@@ -75,7 +75,7 @@ pub struct CopyArgs {
     #[arg(long, help_heading = DELETING)]
     pub delete: bool,
 
-    /// Delete before any content is copied, to make room
+    /// Delete before copying any content, to free space
     #[arg(long, help_heading = DELETING)]
     pub delete_before: bool,
 
@@ -87,19 +87,19 @@ pub struct CopyArgs {
     #[arg(long, value_name = "N", help_heading = DELETING, allow_hyphen_values = true)]
     pub max_delete: Option<i64>,
 
-    /// Delete even if something could not be read, except in directories that could not
+    /// Delete despite read errors, except in directories that could not be listed completely
     #[arg(long, help_heading = DELETING)]
     pub ignore_errors: bool,
 
-    /// Keep files that are replaced or deleted, under their names with a ~ behind
+    /// Keep replaced and deleted files in place, as NAME~
     #[arg(long, short = 'b', help_heading = DELETING)]
     pub backup: bool,
 
-    /// Keep them in this directory, relative to DST, instead
+    /// Keep replaced and deleted files in this directory, relative to DST
     #[arg(long, value_name = "DIR", help_heading = DELETING)]
     pub backup_dir: Option<PathBuf>,
 
-    /// Add SUFFIX to their names (default: ~, or nothing with --backup-dir)
+    /// Suffix for names of backups (default: ~, or none with --backup-dir)
     #[arg(long, value_name = "SUFFIX", help_heading = DELETING)]
     pub suffix: Option<OsString>,
 
@@ -139,7 +139,7 @@ pub struct CopyArgs {
     #[arg(long, short = 'u', help_heading = SELECTION)]
     pub update: bool,
 
-    /// Skip what the destination does not have
+    /// Skip files that the destination does not have
     #[arg(long, alias = "ignore-non-existing", help_heading = SELECTION)]
     pub existing: bool,
 
@@ -147,11 +147,11 @@ pub struct CopyArgs {
     #[arg(long, help_heading = SELECTION)]
     pub ignore_existing: bool,
 
-    /// Skip larger files: bytes, or with K, M, G (1024), KB, MB, GB (1000)
+    /// Skip files larger than SIZE: bytes, or with K, M, G (1024), KB, MB, GB (1000)
     #[arg(long, value_name = "SIZE", help_heading = SELECTION, value_parser = size)]
     pub max_size: Option<u64>,
 
-    /// Skip smaller files
+    /// Skip files smaller than SIZE
     #[arg(long, value_name = "SIZE", help_heading = SELECTION, value_parser = size)]
     pub min_size: Option<u64>,
 
@@ -159,7 +159,7 @@ pub struct CopyArgs {
     #[arg(long, help_heading = SELECTION)]
     pub size_only: bool,
 
-    /// Skip no file because of its size and time
+    /// Treat every file as changed, even if size and time are equal
     #[arg(long, short = 'I', help_heading = SELECTION)]
     pub ignore_times: bool,
 
@@ -203,11 +203,11 @@ pub struct CopyArgs {
     #[arg(long, value_name = "USER:GROUP", help_heading = KEPT)]
     pub chown: Option<String>,
 
-    /// Give files of FROM to TO; FROM is a name, a pattern, a number or a range of numbers
+    /// Give files of user FROM to user TO; FROM is a name, a pattern, a number or a range of numbers
     #[arg(long, value_name = "FROM:TO,...", help_heading = KEPT)]
     pub usermap: Vec<String>,
 
-    /// The same for groups
+    /// Give files of group FROM to group TO, as for --usermap
     #[arg(long, value_name = "FROM:TO,...", help_heading = KEPT)]
     pub groupmap: Vec<String>,
 
@@ -283,7 +283,7 @@ pub struct CopyArgs {
     #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub log_file: Option<PathBuf>,
 
-    /// Print what changes of each file, in rsync's letters; twice: also unchanged files
+    /// Print the changes of each file, in rsync's letters; twice: also unchanged files
     #[arg(long, short = 'i', help_heading = OUTPUT, action = ArgAction::Count)]
     pub itemize_changes: u8,
 
@@ -342,7 +342,7 @@ pub struct HabitArgs {
     /// On by default: unfinished files are always kept and resumed
     #[arg(long, help_heading = HABITS, hide_short_help = true)]
     partial: bool,
-    /// DIR is not used: unfinished files are beside their names, which begin with a dot
+    /// No effect: unfinished files are in the final directory, with names that begin with a dot
     #[arg(long, value_name = "DIR", help_heading = HABITS, hide_short_help = true)]
     partial_dir: Option<PathBuf>,
     /// On by default, on a terminal: a bar for the whole copy
@@ -369,7 +369,7 @@ pub struct HabitArgs {
     /// On by default: no shell sees a path
     #[arg(long, short = 's', alias = "secluded-args", help_heading = HABITS, hide_short_help = true)]
     protect_args: bool,
-    /// --remote-path, with fullbore in the place of rsync: 'sudo rsync' runs `sudo fullbore`
+    /// --remote-path, with fullbore in place of rsync: 'sudo rsync' runs `sudo fullbore`
     #[arg(long, value_name = "COMMAND", help_heading = HABITS, hide_short_help = true)]
     pub rsync_path: Option<String>,
     /// --retry-for: a connection that is silent for a minute counts as lost, and is redialled for SECONDS
@@ -384,7 +384,7 @@ pub struct HabitArgs {
     /// On by default: everything is synced once, at the end
     #[arg(long, help_heading = HABITS, hide_short_help = true)]
     fsync: bool,
-    /// No effect: blocks are taken only from the old file of the same name
+    /// No effect: blocks come only from the old file of the same name
     #[arg(long, short = 'y', help_heading = HABITS, hide_short_help = true)]
     fuzzy: bool,
     /// No effect: zstd is used

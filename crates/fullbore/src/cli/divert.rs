@@ -9,7 +9,7 @@ Make dpkg and apt-get in another root run without syncs, or undo it.
 
 For installers and builders that call these programs themselves. `on` puts a wrapper in place of \
 each program, with a dpkg diversion. `off` restores the programs, removes everything, and syncs. If \
-either is killed, run it again; there is no moment without dpkg.";
+either is killed, run it again; dpkg is never missing.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -71,9 +71,9 @@ pub struct DivertOnArgs {
 /// `--via` of `fullbore divert on`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum DivertVia {
-    /// With dpkg's diversions: whoever starts the program
+    /// Divert the programs with dpkg, no matter what starts them
     Diversions,
-    /// With APT's configuration: dpkg, if APT starts it; dpkg stays unchanged
+    /// Configure APT to start a wrapper of dpkg; dpkg stays unchanged
     AptConf,
 }
 

@@ -25,7 +25,7 @@ Examples:
   With an option for apt:
     fullbore install --aptopt APT::Install-Recommends=false --yes xfce4
 
-A service that a package starts would run without syncs for its whole life. If services can start,
+A service that a package starts would run without syncs until it ends. If services can start,
 fullbore refuses to install, unless policy-rc.d denies starts or you pass --force.";
 
 /// `fullbore install`.
@@ -48,7 +48,7 @@ pub struct InstallArgs {
     #[arg(long, short, help_heading = HOW)]
     pub yes: bool,
 
-    /// Install even if services can start, which would then run without syncs
+    /// Install even if services can start; they would run without syncs until they end
     #[arg(long, help_heading = HOW)]
     pub force: bool,
 

@@ -11,9 +11,9 @@ use super::store::GridArgs;
 pub(super) const LONG: &str = "\
 List a directory in a Tahoe-LAFS grid, or objects of an S3 store.
 
-Prints one line per entry: size and time, and the name, with / behind directories. Caps are never \
-printed. Reads immutable and mutable directories. In a store, keys with a slash behind the prefix are \
-shown as directories.";
+Prints one line per entry: size, time and name; directories end in /. Never prints caps. Reads \
+immutable and mutable directories. In a store, shows keys with a slash after the prefix as \
+directories.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -21,7 +21,7 @@ Examples:
     fullbore ls --node ~/.tahoe - < dir.cap
   List a directory below it, as lines of JSON:
     fullbore ls --node ~/.tahoe --json \"$(cat dir.cap)/photos\"
-  List all that is below a directory:
+  List everything below a directory:
     fullbore ls -R --node ~/.tahoe - < dir.cap
   List objects and directories below a prefix:
     fullbore ls s3://my-bucket/photos/
@@ -33,10 +33,10 @@ Examples:
 #[command(after_long_help = EXAMPLES, after_help = "Try --help for examples and all details.")]
 pub struct LsArgs {
     /// Cap of a directory, or CAP/PATH for one below it; `-` reads it from stdin. Or s3://BUCKET/PREFIX/
-    #[arg(value_name = "CAP")]
+    #[arg(value_name = "s3://BUCKET/PREFIX|CAP")]
     pub what: OsString,
 
-    /// List all that is below the directory or prefix, not one level
+    /// List everything below the directory or prefix, not one level
     #[arg(long, short = 'R')]
     pub recursive: bool,
 

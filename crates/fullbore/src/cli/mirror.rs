@@ -19,10 +19,10 @@ pub(super) const LONG: &str = "\
 Clone or update a Debian archive from one or many mirrors.
 
 Fetches the signed InRelease of each suite from the origin (the first --from), verifies it, and \
-brings the directory to exactly that state. Files come from all mirrors at once. Each is verified by \
-its SHA-256 before it gets its name. Pool files are published first, then indexes, InRelease last. \
-Run the same command again to update the mirror, or to resume an interrupted run. A run that finds \
-nothing new costs two or three round trips.";
+brings the directory to exactly that state. Files come from all mirrors at once. A file appears \
+under its final name only with the right SHA-256. Pool files are published first, then indexes, \
+InRelease last. Run the same command again to update the mirror, or to resume an interrupted run. A \
+run that finds nothing new costs two or three round trips.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -55,10 +55,11 @@ pub struct MirrorArgs {
     /// The URL leads to the directory that holds dists/, as in apt's sources. The origin decides which state of the
     /// archive is mirrored. Files come from all mirrors; a faster mirror gets more work.
     ///
-    /// An archive in an S3 store is s3://BUCKET/PREFIX. Credentials are those that `aws` would use. --endpoint, --region
-    /// and --profile are for the buckets of --to and --from alike. A bucket of another store says so in its address, and
-    /// then takes nothing from these flags: 's3://BUCKET/PREFIX?profile=NAME&endpoint=URL&region=NAME'. Further
-    /// parameters are addressing=path and no-sign-request. If all mirrors are buckets, --connections is 16.
+    /// An archive in an S3 store is s3://BUCKET/PREFIX. Credentials are those that `aws` would use. --endpoint,
+    /// --region and --profile apply to the buckets of --to and --from. For a bucket in another store, put the store's
+    /// settings into the address; these flags then do not apply to this bucket:
+    /// 's3://BUCKET/PREFIX?profile=NAME&endpoint=URL&region=NAME'. Further parameters are addressing=path and
+    /// no-sign-request. If all mirrors are buckets, the default of --connections is 16.
     #[arg(long, value_name = "URL|s3://BUCKET/PREFIX", help_heading = WHAT, value_delimiter = ' ')]
     pub from: Vec<String>,
 
@@ -92,12 +93,12 @@ pub struct MirrorArgs {
     #[arg(long, value_name = "DIR|s3://BUCKET/PREFIX", help_heading = WHAT)]
     pub to: Option<PathBuf>,
 
-    /// Under a suite's other names, such as stable, put copies of its indexes into the bucket, or nothing [default: copy]
+    /// What to store under a suite's other names, such as stable: copies of its indexes, or nothing [default: copy]
     #[arg(long, value_name = "WHAT", help_heading = STORE, value_enum)]
     pub aliases: Option<Aliases>,
 
-    /// Keep fullbore's own files below this address or directory, for a bucket that is public as a whole (default: beside
-    /// the mirror)
+    /// Keep fullbore's own files below this address or directory, for example if the whole bucket is public (default:
+    /// beside the mirror)
     #[arg(long, value_name = "DIR|s3://BUCKET/PREFIX", help_heading = STORE)]
     pub state: Option<PathBuf>,
 
@@ -113,7 +114,7 @@ pub struct MirrorArgs {
     #[arg(long, value_name = "DIR", help_heading = STORE)]
     pub scratch: Option<PathBuf>,
 
-    /// Keep indexes in this directory between runs, so that those that have not changed are not fetched again
+    /// Keep indexes in this directory between runs, to fetch only changed ones
     #[arg(long, value_name = "DIR", help_heading = STORE)]
     pub cache: Option<PathBuf>,
 
@@ -121,13 +122,13 @@ pub struct MirrorArgs {
     #[arg(long, value_name = "NAME", help_heading = WHAT)]
     pub snapshot: Option<String>,
 
-    /// Copy the packages into the snapshot, too: snapshots/NAME/ in the bucket is then a mirror of its own
+    /// Also copy the packages into the snapshot; snapshots/NAME/ in the bucket is then a separate mirror
     #[arg(long, help_heading = STORE, requires = "snapshot")]
     pub snapshot_full: bool,
 
     /// Mirror only files whose path matches; with --exclude, bring matching files back
     ///
-    /// The regular expression is searched for in the path below the archive's root, such as
+    /// fullbore searches for the regular expression in the path below the archive's root, such as
     /// pool/main/h/hello/hello_2.10-5_amd64.deb. Repeat for more.
     #[arg(long, value_name = "REGEX", help_heading = CHOICE)]
     pub include: Vec<Filter>,
@@ -152,7 +153,7 @@ pub struct MirrorArgs {
     #[arg(long, value_name = "N", help_heading = CHOICE, value_parser = clap::value_parser!(u32).range(1..))]
     pub newest: Option<u32>,
 
-    /// Fetch only these forms of each index; comma-separated (default: every compressed form that exists)
+    /// Fetch only these formats of each index; comma-separated (default: every compressed format that exists)
     #[arg(long, value_name = "FORMAT", help_heading = CHOICE, value_delimiter = ',', value_parser = choices::index_format())]
     pub index_formats: Vec<IndexFormat>,
 
@@ -172,7 +173,7 @@ pub struct MirrorArgs {
     #[arg(long, help_heading = TRUST)]
     pub ignore_valid_until: bool,
 
-    /// Publish without files that no mirror has as the indexes say; name them and exit with code 2
+    /// Publish without files that no mirror serves with the indexed size and hash; name them and exit with code 2
     #[arg(long, help_heading = TRUST)]
     pub ignore_missing: bool,
 
@@ -210,6 +211,7 @@ pub struct MirrorArgs {
     #[arg(long, value_name = "HOST", help_heading = KEEP)]
     pub trace_host: Option<String>,
 
+    #[allow(rustdoc::invalid_html_tags, reason = "the text is also the help")]
     /// Write this line into the trace file, such as "Maintainer: NAME <ADDRESS>"; repeat for more
     #[arg(long, value_name = "LINE", help_heading = KEEP)]
     pub trace_info: Vec<String>,
@@ -250,7 +252,7 @@ pub struct MirrorArgs {
     #[arg(long, value_name = "RUN", help_heading = WORKERS, conflicts_with = "dry_run")]
     pub finish: Option<String>,
 
-    /// Read objects without a checksum of the store's own; do not trust their metadata
+    /// Download and hash each object for which the store computed no checksum; do not trust its metadata
     #[arg(long, help_heading = WORKERS, requires = "finish")]
     pub verify_objects: bool,
 
@@ -258,7 +260,7 @@ pub struct MirrorArgs {
     #[command(flatten)]
     pub output: OutputArgs,
 
-    /// Exit with 10 if nothing changed, so that scripts can tell
+    /// Exit with 10 if nothing changed, for scripts
     #[arg(long, help_heading = OUTPUT)]
     pub changed_exit: bool,
 }

@@ -5,11 +5,11 @@ use clap::Args;
 pub(super) const LONG: &str = "\
 Run a command without its sync calls, and sync once at its end.
 
-fsync, fdatasync, sync, syncfs, msync and sync_file_range do nothing for CMD and everything that it \
-starts, including static programs, 32-bit programs and programs in a chroot. Files opened with \
-O_SYNC stay synchronous. When CMD has ended, fullbore syncs every writable file system. A write \
-error since the start fails the run. Until the sync, a crash of the machine loses written data: use \
-nosync for roots that you can make again.";
+fsync, fdatasync, sync, syncfs, msync and sync_file_range do nothing for CMD and its descendants. \
+This includes static programs, 32-bit programs and programs in a chroot. Files opened with O_SYNC \
+stay synchronous. When CMD has ended, fullbore syncs every writable file system. A write error since \
+the start fails the run. Until the sync, a crash of the machine loses written data: use nosync for \
+roots that you can make again.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -32,7 +32,7 @@ pub struct NosyncArgs {
     #[arg(long)]
     pub report: bool,
 
-    /// Run even if a service manager could start services, which would keep the filter
+    /// Run even if services can start; they would run without syncs until they end
     #[arg(long)]
     pub force: bool,
 

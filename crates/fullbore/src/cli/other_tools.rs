@@ -21,7 +21,11 @@ const fn row(commands: &'static [&'static str], options: &'static [&'static str]
 const COPY: &[&str] = &["copy"];
 const MIRROR: &[&str] = &["mirror"];
 const PUT: &[&str] = &["put"];
-const STORES: &[&str] = &["put", "get"];
+const GET: &[&str] = &["get"];
+const LS: &[&str] = &["ls"];
+const TRANSFERS: &[&str] = &["put", "get"];
+const STORES: &[&str] = &["put", "get", "ls"];
+const BUCKETS: &[&str] = &["put", "get", "ls", "mirror", "check", "work"];
 const BOOTSTRAP: &[&str] = &["bootstrap"];
 const ARCHIVES: &[&str] = &["mirror", "update", "check", "bootstrap", "install"];
 
@@ -45,10 +49,29 @@ const ROWS: &[Row] = &[
     row(COPY, &["-d", "--dirs"], "use --files-from; without -r it copies directories without their contents"),
     row(COPY, &["-T", "--temp-dir"], "leave it out; unfinished files are beside their names"),
     row(COPY, &["--modify-window", "-@"], "leave it out; times are compared as exactly as the destination keeps them"),
-    row(COPY, &["--daemon", "--password-file", "--address"], "use ssh; rsync daemons are not spoken to"),
+    row(COPY, &["--daemon", "--password-file", "--address"], "use ssh; fullbore does not support rsync daemons"),
     row(COPY, &["--filter", "-f", "-F", "-C", "--cvs-exclude"], "use --exclude and --include"),
     row(COPY, &["--transfers", "--multi-thread-streams", "--checkers"], "use --streams for the number of connections"),
     row(COPY, &["--limit-rate"], "use --bwlimit RATE, as for rsync"),
+    row(COPY, &["--no-links", "--no-l"], "use --exclude; symbolic links are copied, with --copy-links as files"),
+    row(
+        COPY,
+        &["--no-times", "--no-t", "-J", "--omit-link-times"],
+        "leave it out; times are always kept, and --omit-dir-times excepts those of directories",
+    ),
+    row(COPY, &["--no-D", "--no-devices"], "use --no-specials"),
+    row(COPY, &["--no-whole-file", "--no-W"], "leave it out; only changed blocks of a file are sent"),
+    row(COPY, &["-M", "--remote-option"], "leave it out; options are for both ends"),
+    row(COPY, &["-B", "--block-size"], "leave it out; copy chooses the size of blocks"),
+    row(COPY, &["-4", "--ipv4", "-6", "--ipv6"], "set AddressFamily in ssh_config, or pass ssh its own option with -e"),
+    row(COPY, &["--delay-updates"], "leave it out; each file gets its name when it is complete"),
+    row(COPY, &["--iconv"], "leave it out; fullbore converts no names and copies them byte for byte"),
+    row(
+        COPY,
+        &["--ignore-missing-args", "--delete-missing-args"],
+        "leave it out; other sources are copied, and the exit code tells of missing ones",
+    ),
+    row(COPY, &["--preallocate"], "leave it out; fullbore has no such option"),
     // debmirror(1)
     row(MIRROR, &["--dist", "-d", "--dists"], "use --suite"),
     row(
@@ -61,19 +84,28 @@ const ROWS: &[Row] = &[
         &["--source", "--nosource"],
         "use --arch; `source` is one of its values, and all are mirrored by default",
     ),
-    row(MIRROR, &["--architecture", "--architectures", "-a"], "use --arch"),
-    row(MIRROR, &["--components"], "use --component"),
+    row(MIRROR, &["--architecture", "--architectures", "-a", "--defaultarch", "--default-arch"], "use --arch"),
+    row(MIRROR, &["--components", "-s"], "use --component; debmirror calls components sections"),
     row(MIRROR, &["--i18n"], "use --languages"),
-    row(MIRROR, &["--getcontents", "--diff"], "leave it out; use --without to omit Contents files or pdiffs"),
+    row(
+        MIRROR,
+        &["--getcontents", "--_contents", "--diff"],
+        "leave it out; use --without to omit Contents files or pdiffs",
+    ),
     row(
         MIRROR,
         &["--cleanup", "--nocleanup", "--postcleanup", "--precleanup"],
         "leave it out; old files go after publishing, and --no-clean keeps them",
     ),
     row(
-        ARCHIVES,
+        &["mirror", "check"],
         &["--no-check-gpg", "--check-gpg", "--ignore-release-gpg", "--allow-unauthenticated"],
-        "leave it out; signatures are always verified",
+        "leave it out; for an unsigned archive, set `trusted = true` in mirror.toml",
+    ),
+    row(
+        &["update", "bootstrap", "install"],
+        &["--no-check-gpg", "--check-gpg", "--ignore-release-gpg", "--allow-unauthenticated"],
+        "leave it out; for an unsigned archive, add [trusted=yes] to its sources line",
     ),
     row(MIRROR, &["--exclude-deb-section", "--include-deb-section"], "use --section"),
     row(MIRROR, &["--limit-priority"], "use --priority"),
@@ -83,34 +115,75 @@ const ROWS: &[Row] = &[
         &["--max-batch", "--rsync-batch", "--rsync-options", "--rsync-extra"],
         "leave it out; mirror uses HTTP",
     ),
-    row(MIRROR, &["--user", "-u", "--passwd"], "use --auth FILE, a file in the form of apt's auth.conf"),
-    row(ARCHIVES, &["--proxy", "-p"], "set http_proxy and https_proxy in the environment"),
+    row(
+        MIRROR,
+        &["--user", "-u", "--passwd", "--auth_no_challenge", "--auth-no-challenge"],
+        "use --auth FILE, a file in the form of apt's auth.conf",
+    ),
+    row(
+        ARCHIVES,
+        &["--proxy", "-p", "--use_proxy", "--use-proxy"],
+        "set http_proxy and https_proxy in the environment",
+    ),
     row(MIRROR, &["--config-file"], "use --config; `fullbore convert` makes such a file from debmirror's"),
     row(
         MIRROR,
         &["--progress", "-P", "--no-progress"],
         "leave it out; progress is shown on a terminal, and -q turns it off",
     ),
-    row(MIRROR, &["--ignore-small-errors", "--ignore-missing-release"], "leave it out; missing files give exit code 2"),
+    row(
+        MIRROR,
+        &["--ignore-small-errors", "--ignore-missing-release"],
+        "use --ignore-missing to publish without files that no mirror has",
+    ),
     row(MIRROR, &["--timeout"], "leave it out; a stalled mirror's files are fetched from the others"),
     row(
         MIRROR,
         &["--delete"],
         "leave it out; mirror deletes what the archive no longer names, and --no-clean keeps it",
     ),
+    row(MIRROR, &["--checksums"], "run `fullbore check`, which reads and verifies all files"),
+    row(MIRROR, &["--state-cache-days"], "leave it out; fullbore records the files that it wrote"),
+    row(MIRROR, &["--debmarshal"], "use --snapshot NAME, which keeps a state"),
+    row(
+        MIRROR,
+        &["--di-dist", "--di-arch"],
+        "leave it out; installer images come with suites and architectures, and --without installer omits them",
+    ),
+    row(MIRROR, &["--skippackages"], "leave it out; unchanged indexes are not fetched again"),
+    row(
+        MIRROR,
+        &["--omit-suite-symlinks", "--allow-dist-rename"],
+        "leave it out; the link from suite to codename is always made",
+    ),
+    row(MIRROR, &["--debug"], "use -vv"),
     // apt-mirror, apt-mirror2: options and the settings of mirror.list
     row(MIRROR, &["--nthreads", "--threads", "-j", "--jobs"], "use --connections for the connections to each host"),
     row(MIRROR, &["--base-path", "--base_path", "--mirror-path", "--mirror_path"], "use --to DIR"),
-    row(MIRROR, &["--clean"], "leave it out; mirror deletes what the archive no longer names"),
+    row(
+        MIRROR,
+        &["--clean", "--_autoclean", "--autoclean", "--cleanscript"],
+        "leave it out; mirror deletes what the archive no longer names",
+    ),
+    row(
+        MIRROR,
+        &["--limit_rate", "--bwlimit", "--rate-limit"],
+        "use --limit-rate RATE; it is for all connections together",
+    ),
+    row(MIRROR, &["--unlink", "--_tilde"], "leave it out; fullbore needs no such setting"),
     row(
         MIRROR,
         &["--wipe-size-ratio", "--wipe_size_ratio", "--wipe-count-ratio", "--wipe_count_ratio"],
         "use --max-delete PERCENT",
     ),
-    row(MIRROR, &["--run-postmirror", "--postmirror-script"], "run the script after fullbore; --changed-exit tells it"),
+    row(
+        MIRROR,
+        &["--run-postmirror", "--run_postmirror", "--postmirror-script", "--postmirror_script"],
+        "run the script after fullbore; with --changed-exit, exit code 10 means that nothing changed",
+    ),
     // s5cmd, rclone, aws s3
-    row(STORES, &["--endpoint-url", "--s3-endpoint"], "use --endpoint URL"),
-    row(STORES, &["--source-region", "--destination-region", "--s3-region"], "use --region"),
+    row(BUCKETS, &["--endpoint-url", "--s3-endpoint"], "use --endpoint URL"),
+    row(BUCKETS, &["--source-region", "--destination-region", "--s3-region"], "use --region"),
     row(
         STORES,
         &[
@@ -129,12 +202,22 @@ const ROWS: &[Row] = &[
         &["--part-size", "-p", "--s3-chunk-size", "--multipart-chunksize", "--multi-thread-streams", "--buffer-size"],
         "leave it out; fullbore chooses the size of parts and of buffers",
     ),
-    row(STORES, &["--no-verify-ssl", "--no-check-certificate", "--ca-bundle"], "use --cacert FILE"),
+    row(
+        BUCKETS,
+        &[
+            "--no-verify-ssl",
+            "--no-check-certificate",
+            "--no_check_certificate",
+            "--disable-ssl-verification",
+            "--ca-bundle",
+        ],
+        "use --cacert FILE; certificates are always verified",
+    ),
+    row(PUT, &["-n"], "use --dry-run to upload nothing; objects with equal content are skipped anyway"),
     row(
         PUT,
         &[
             "--no-clobber",
-            "-n",
             "--if-size-differ",
             "-s",
             "--if-source-newer",
@@ -155,7 +238,55 @@ const ROWS: &[Row] = &[
     row(PUT, &["--s3-acl"], "use --acl"),
     row(PUT, &["--s3-storage-class"], "use --storage-class"),
     row(PUT, &["--no-guess-mime-type", "--guess-mime-type"], "use --content-type"),
-    row(PUT, &["--bwlimit", "--rate-limit"], "use --limit-rate RATE, such as 20M or 100Mbit"),
+    row(TRANSFERS, &["--bwlimit", "--rate-limit"], "use --limit-rate RATE, such as 20M or 100Mbit"),
+    row(TRANSFERS, &["--filter", "--filter-from"], "use --exclude and --include"),
+    row(
+        TRANSFERS,
+        &["--max-size", "--min-size", "--max-age", "--min-age"],
+        "leave it out; choose files by name with --exclude, --include or --files-from",
+    ),
+    row(
+        PUT,
+        &["--content-encoding", "--content-disposition", "--content-language", "--expires"],
+        "leave it out; of these fields put sets only --content-type, --cache-control and --metadata",
+    ),
+    row(PUT, &["--tagging"], "leave it out; fullbore sets no tags: add them with a tool of the store"),
+    row(PUT, &["--ignore-times", "-I"], "use --overwrite to upload all files"),
+    row(PUT, &["--flatten", "-f"], "name the files instead of their directory; keys then have no directories"),
+    row(PUT, &["--raw"], "leave it out; put takes a * in a name as it is"),
+    row(GET, &["--dryrun", "--dry-run"], "leave it out; get has no trial run, but `fullbore ls` lists the objects"),
+    row(
+        GET,
+        &["-n"],
+        "leave it out; files with equal content are skipped, and `fullbore ls` shows what there is to download",
+    ),
+    row(GET, &["--delete"], "download into an empty directory; get deletes no local files"),
+    row(
+        GET,
+        &[
+            "--no-clobber",
+            "--if-size-differ",
+            "-s",
+            "--if-source-newer",
+            "-u",
+            "--size-only",
+            "--ignore-existing",
+            "--update",
+            "--exact-timestamps",
+            "--no-traverse",
+            "--fast-list",
+        ],
+        "leave it out; files with equal content are skipped, and others are replaced",
+    ),
+    row(
+        GET,
+        &["--checksum"],
+        "leave it out; downloads are verified, and --require-checksum refuses objects without a checksum",
+    ),
+    row(LS, &["--human-readable", "-H", "--humanize"], "leave it out; sizes are printed in bytes"),
+    row(LS, &["--summarize"], "use --json; its last line counts files and directories"),
+    row(LS, &["-e", "--etag"], "leave it out; ls shows no ETags: use a tool of the store"),
+    row(LS, &["-l", "--long"], "leave it out; sizes and times are always shown"),
     row(PUT, &["--delete-after", "--delete-during", "--delete-before"], "use --delete; it deletes after the upload"),
     row(PUT, &["--expected-size"], "leave it out for S3; use --size for a grid"),
     row(PUT, &["--sse-kms-key-id", "--s3-server-side-encryption"], "use --sse"),
@@ -166,7 +297,7 @@ const ROWS: &[Row] = &[
     ),
     row(STORES, &["--contimeout", "--cli-read-timeout", "--cli-connect-timeout"], "use --timeout SECONDS"),
     row(STORES, &["--credentials-file", "--config"], "set AWS_SHARED_CREDENTIALS_FILE or AWS_CONFIG_FILE"),
-    row(STORES, &["--s3-profile"], "use --profile"),
+    row(BUCKETS, &["--s3-profile"], "use --profile"),
     row(
         STORES,
         &["--show-progress", "--progress", "-P", "--no-progress"],
@@ -219,6 +350,14 @@ pub(super) fn for_option(command: &str, option: &str) -> Option<&'static str> {
     ROWS.iter().find(|row| row.commands.contains(&command) && row.options.contains(&option)).map(|row| row.hint)
 }
 
+/// What to write in the settings file instead of this key of a mirror, if another tool has an option or a setting of
+/// this name. Keys are flags without their hyphens.
+pub(crate) fn for_key(key: &str) -> Option<String> {
+    let names = [format!("--{key}"), format!("--{}", key.replace('_', "-"))];
+    let hint = names.iter().find_map(|name| for_option("mirror", name))?;
+    Some(hint.replace("--", ""))
+}
+
 /// What to type instead of this command.
 pub(super) fn for_command(command: &str) -> Option<&'static str> {
     COMMANDS.iter().find(|(names, _)| names.contains(&command)).map(|(_, hint)| *hint)
@@ -253,6 +392,43 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Options that the guide for newcomers lists, and others that people type.
+    #[test]
+    fn options_of_other_tools_have_hints() {
+        for (command, options) in [
+            ("copy", "--no-links --no-times --no-D --no-whole-file -J -M -B -4 -6 --delay-updates --iconv"),
+            (
+                "copy",
+                "--ignore-missing-args --preallocate --compare-dest --copy-dest --safe-links -U -N --filter -F -C",
+            ),
+            ("mirror", "-s --checksums --state-cache-days --debmarshal --di-dist --di-arch --skippackages --debug"),
+            ("mirror", "--omit-suite-symlinks --disable-ssl-verification --endpoint-url --limit_rate --_autoclean"),
+            (
+                "mirror",
+                "--unlink --use_proxy --no_check_certificate --run_postmirror --postmirror_script --defaultarch",
+            ),
+            ("check", "--endpoint-url --no-verify-ssl"),
+            ("work", "--endpoint-url --no-verify-ssl"),
+            ("ls", "--endpoint-url --human-readable --summarize -H -e -l"),
+            ("get", "--dryrun --dry-run -n --delete --size-only --exact-timestamps --no-clobber -u --ignore-existing"),
+            ("get", "--bwlimit --checksum --filter --max-size --endpoint-url"),
+            ("put", "--content-encoding --content-disposition --expires --filter --max-size --ignore-times --flatten"),
+            ("put", "--raw --tagging --endpoint-url --dryrun -n"),
+        ] {
+            for option in options.split(' ') {
+                assert!(for_option(command, option).is_some(), "{command} {option}");
+            }
+        }
+    }
+
+    #[test]
+    fn keys_of_the_settings_file_have_hints_without_hyphens() {
+        assert_eq!(for_key("dist").as_deref(), Some("use suite"));
+        assert!(for_key("limit_rate").is_some_and(|hint| hint.starts_with("use limit-rate RATE")));
+        assert!(for_key("nthreads").is_some_and(|hint| hint.starts_with("use connections")));
+        assert_eq!(for_key("frobnicate"), None);
     }
 
     #[test]

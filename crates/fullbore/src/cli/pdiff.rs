@@ -14,7 +14,7 @@ pub(super) const LONG: &str = "\
 Apply, join, make and publish patches for APT's indexes (pdiffs).
 
 A patch is an ed script, as `diff --ed` writes it and an archive's `X.diff/Index` lists it. Files \
-may be compressed; the extension tells the form.";
+may be compressed; the extension tells the format.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -53,15 +53,15 @@ const APPLY_LONG: &str = "\
 Apply patches to an index, oldest first, in one pass.
 
 fullbore joins the patches first, so twenty take hardly longer than one. Memory does not depend on \
-the size of the index. NEW gets its name when it is complete and, with --sha256, correct. NEW may be \
-the same file as OLD.";
+the size of the index. NEW appears when it is complete and, with --sha256, correct. NEW may be the \
+same file as OLD.";
 
 const APPLY_EXAMPLES: &str = "\
 Examples:
   Apply two patches at once, and verify the result:
     fullbore pdiff apply Packages 2026-10-29-2000.12.gz 2026-10-30-0800.52.gz -o Packages.new \\
         --sha256 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
-  Read one form and write another:
+  Read one format and write another:
     fullbore pdiff apply Contents-amd64.xz 2026-10-30-0800.52.gz -o Contents-amd64.zst";
 
 /// `fullbore pdiff apply`.
@@ -126,11 +126,11 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_long_help = GENERATE_EXAMPLES)]
 pub struct PdiffGenerateArgs {
-    /// The older state of the index, in any form
+    /// The older state of the index, in any format
     #[arg(value_name = "OLD")]
     pub old: PathBuf,
 
-    /// The newer state of the index, in any form
+    /// The newer state of the index, in any format
     #[arg(value_name = "NEW")]
     pub new: PathBuf,
 
@@ -144,7 +144,7 @@ Publish patches beside an archive's indexes, so that clients fetch only changes.
 
 DIR is the directory of a suite (dists/SUITE), or a directory below it that has indexes. For each \
 Packages, Sources, Contents and Translation that changed since the last run, fullbore adds a patch \
-to X.diff/, and updates X.diff/Index, which lists all patches. It keeps the previous states in \
+to X.diff/. It updates X.diff/Index, which lists all patches. It keeps the previous states in \
 DIR/.fullbore; with --old, it takes them from another copy of DIR. The first run only records the \
 states.
 

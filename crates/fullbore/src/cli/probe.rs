@@ -31,6 +31,7 @@ const OUTPUT: &str = "Output";
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES, after_help = "Try --help for examples and all details.")]
 pub struct ProbeArgs {
+    #[allow(rustdoc::broken_intra_doc_links, reason = "the text is also the help")]
     /// Source and destination; one of them may be [user@]host:PATH
     #[arg(value_name = "SRC DST", required = true, num_args = 1..)]
     pub paths: Vec<OsString>,

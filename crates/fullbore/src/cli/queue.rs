@@ -9,21 +9,21 @@ pub(super) const QUEUE: &str = "Queue";
 /// Who a client of a queue is.
 #[derive(Debug, Args)]
 pub struct QueueLoginArgs {
-    /// Log in to the queue with this file, which has a JWT and the seed of its key (as `nsc` makes it)
+    /// Log in to the queue with this NATS credentials file, as `nsc` makes it
     ///
-    /// A name and a password are read from FULLBORE_QUEUE_USER and FULLBORE_QUEUE_PASSWORD.
+    /// fullbore reads a user and password from FULLBORE_QUEUE_USER and FULLBORE_QUEUE_PASSWORD.
     #[arg(long, value_name = "FILE", help_heading = QUEUE, conflicts_with = "queue_nkey")]
     pub queue_creds: Option<PathBuf>,
 
-    /// Log in to the queue with the seed of an NKey in this file
+    /// Log in to the queue with the NKey seed in this file
     #[arg(long, value_name = "FILE", help_heading = QUEUE)]
     pub queue_nkey: Option<PathBuf>,
 
-    /// Show this certificate to the queue (PEM)
+    /// Log in to the queue with this certificate (PEM)
     #[arg(long, value_name = "FILE", help_heading = QUEUE, requires = "queue_key")]
     pub queue_cert: Option<PathBuf>,
 
-    /// The key of --queue-cert (PEM)
+    /// Private key of --queue-cert (PEM)
     #[arg(long, value_name = "FILE", help_heading = QUEUE, requires = "queue_cert")]
     pub queue_key: Option<PathBuf>,
 
@@ -35,9 +35,9 @@ pub struct QueueLoginArgs {
 /// The queue of a planner.
 #[derive(Debug, Args)]
 pub struct QueueArgs {
-    /// Have other machines do the work, which run `fullbore work` with this NATS server
+    /// Share the work with machines that run `fullbore work` on this NATS server
     ///
-    /// Without a worker, and if the server cannot be reached, this machine does everything itself.
+    /// If there is no worker, or the server cannot be reached, this machine does everything itself.
     #[arg(long, value_name = "URL", help_heading = QUEUE)]
     pub queue: Option<String>,
 
@@ -45,7 +45,7 @@ pub struct QueueArgs {
     #[command(flatten)]
     pub login: QueueLoginArgs,
 
-    /// Leave all files to other machines, as long as there are any
+    /// Leave all files to workers, as long as there are any
     #[arg(long, help_heading = QUEUE)]
     pub no_local: bool,
 

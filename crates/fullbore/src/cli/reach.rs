@@ -15,7 +15,7 @@ pub struct ReachArgs {
     #[arg(long, short = 'e', value_name = "COMMAND", help_heading = NETWORK, overrides_with = "rsh")]
     pub rsh: Option<String>,
 
-    /// Run this command there instead of `fullbore`, such as `sudo fullbore`
+    /// Run this command on the other machine instead of `fullbore`, such as `sudo fullbore`
     #[arg(long, value_name = "COMMAND", help_heading = NETWORK, overrides_with = "remote_path")]
     pub remote_path: Option<String>,
 
@@ -23,8 +23,8 @@ pub struct ReachArgs {
     #[arg(long, value_name = "N", help_heading = NETWORK, value_parser = clap::value_parser!(u8).range(1..=64))]
     pub streams: Option<u8>,
 
-    /// Send a program for the other machine's processor, or FILE, and run it there; leave nothing behind. It must be
-    /// statically linked
+    /// Send a program for the other machine's processor, or FILE, and run it there; leave nothing behind. The program
+    /// must be statically linked
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, help_heading = NETWORK)]
     pub send_program: Option<Option<PathBuf>>,
 

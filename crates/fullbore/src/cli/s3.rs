@@ -28,7 +28,7 @@ pub enum AddressingChoice {
 pub enum Aliases {
     /// Copies of the indexes
     Copy,
-    /// Nothing
+    /// No aliases
     None,
 }
 
@@ -36,9 +36,9 @@ pub enum Aliases {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StoreLock {
-    /// An object of the bucket
+    /// An object in the bucket
     Bucket,
-    /// Nothing; for stores without conditional writes
+    /// No lock; for stores without conditional writes
     None,
 }
 

@@ -24,7 +24,7 @@ pub struct SelectionArgs {
     #[arg(long, short = '0', help_heading = SELECTION)]
     pub from0: bool,
 
-    /// Take all contents of directories that --files-from names, and all below an address without a slash at its end
+    /// Take everything below directories in --files-from, and treat an s3:// address as a prefix
     #[arg(long, short = 'r', help_heading = SELECTION)]
     pub recursive: bool,
 }

@@ -34,7 +34,7 @@ pub struct NetworkArgs {
 
     /// Open at most N connections to each host, 1 to 16 [default: 4]
     ///
-    /// Public mirrors limit connections, and block clients that open many. Four fill the link.
+    /// Public mirrors limit connections, and block clients that open many. Four usually fill the link.
     #[arg(long, value_name = "N", help_heading = NETWORK, value_parser = clap::value_parser!(u16).range(1..=16))]
     pub connections: Option<u16>,
 

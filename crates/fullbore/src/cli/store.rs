@@ -17,15 +17,14 @@ Upload files to a Tahoe-LAFS grid and print their caps, or to an S3 store and pr
 For a grid, fullbore encodes exactly like the stock client: the same file, secret and parameters \
 give the same cap. It sends all shares of many files at once. It prints a cap when every share of \
 the file is acknowledged and enough servers hold one (happiness). A directory becomes an immutable \
-directory, with the times of its files. To resume an interrupted upload of a large file, run the same command again. Caps appear \
-on stdout, in the events of --json and in the list of --caps, never in a log, report, trace or \
-metrics file.
+directory, with the times of its files. To resume an interrupted upload of a large file, run the \
+same command again. Caps appear on stdout, in the events of --json and in the list of --caps, never \
+in a log, report, trace or metrics file.
 
 For a store, fullbore sends many small objects at once and large ones in parts, each with its \
-SHA-256, which the store checks. It skips objects that exist with the same content, and does not read files again that have not \
-changed since an earlier run. It finds \
-credentials as the AWS tools do: environment, profiles, credential_process, web identity, the \
-services of containers and machines.";
+SHA-256, which the store checks. It skips objects that exist with the same content, and does not \
+read files that have not changed since an earlier run. It finds credentials as the AWS tools do: \
+environment, profiles, credential_process, web identity, the services of containers and machines.";
 
 pub(super) const GET_LONG: &str = "\
 Download files from a Tahoe-LAFS grid or an S3 store.
@@ -35,13 +34,14 @@ names damaged shares and replaces them with others. If a server is slow, it asks
 reads several files at once, and writes them one after the other. From a store, it downloads ranges \
 of a large object in parallel, and compares the whole with the store's checksum.
 
-The cap of a directory gets all files below it into the directory of -o, with their times. Files that \
-are there already, with their size and time, are skipped. Names that would lead outside, and files \
-that cannot be read, are left out and named; the exit code is 2 then.
+For the cap of a directory, fullbore downloads all files below it into the directory of -o, with \
+their times. It skips existing files with the right size and time. It leaves out paths that would \
+lead outside, and unreadable files. It names each of them and exits with 2.
 
 Several objects, or all below a prefix that ends in a slash, need -o DIR. fullbore downloads many at \
-once, skips files that are there with the same content, and sets their times. Run the same command \
-again to resume. A key that is no safe path below DIR is left out and named, and the exit code is 2.";
+once, skips existing files with the same content, and sets their times. Run the same command again \
+to resume. If a key is not a safe path below DIR, fullbore leaves it out, names it, and exits with \
+2.";
 
 const PUT_EXAMPLES: &str = "\
 Examples:
@@ -87,11 +87,11 @@ pub struct GridArgs {
     #[arg(long, value_name = "DIR", help_heading = GRID)]
     pub node: Option<PathBuf>,
 
-    /// Take the servers from this file, in the form of a node's private/servers.yaml
+    /// Take the servers from this file, in the format of a node's private/servers.yaml
     #[arg(long, value_name = "FILE", help_heading = GRID, conflicts_with = "node")]
     pub servers: Option<PathBuf>,
 
-    /// Give up a server if nothing moves for SECONDS
+    /// Stop using a server if no data moves for SECONDS
     #[arg(long, value_name = "SECONDS", help_heading = NETWORK, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub timeout: u64,
 }
@@ -107,8 +107,8 @@ impl GridArgs {
 #[derive(Debug, Args)]
 #[command(after_long_help = PUT_EXAMPLES, after_help = "Try --help for examples and all details.")]
 pub struct PutArgs {
-    /// Files and directories to upload; `-` is stdin. For an S3 store, s3://BUCKET/PREFIX is the last
-    #[arg(value_name = "FILE|DIR", required = true)]
+    /// Files and directories to upload; `-` is stdin. For an S3 store, s3://BUCKET/PREFIX is the last argument
+    #[arg(value_name = "FILE|DIR|s3://BUCKET/PREFIX", required = true)]
     pub paths: Vec<PathBuf>,
 
     /// The grid.
@@ -135,7 +135,7 @@ pub struct PutArgs {
     #[arg(long, value_name = "K,H,N", help_heading = HOW)]
     pub encoding: Option<String>,
 
-    /// Largest segment; another value than the stock client's gives other caps [default: 1048576]
+    /// Maximum segment size; a value other than the stock client's changes the caps [default: 1048576]
     #[arg(long, value_name = "BYTES", help_heading = HOW)]
     pub segment_size: Option<u64>,
 
@@ -189,7 +189,7 @@ pub struct PutArgs {
 #[command(after_long_help = GET_EXAMPLES, after_help = "Try --help for examples and all details.")]
 pub struct GetArgs {
     /// Caps of files or one directory; or s3://BUCKET/KEY, s3://BUCKET/PREFIX/ for all below it. `-` reads stdin
-    #[arg(value_name = "CAP", required = true)]
+    #[arg(value_name = "s3://BUCKET/KEY|CAP", required = true)]
     pub caps: Vec<OsString>,
 
     /// The grid.

@@ -13,8 +13,8 @@ Refresh APT's indexes as `apt-get update` does, in a fraction of the time.
 
 Fetches the signed InRelease of each source, verifies it, and brings the lists directory to that \
 state. All indexes are fetched at once. For each index, fullbore chooses between patches (pdiffs, \
-joined into one pass over the file) and the whole file, by an estimate of time. Each result is \
-verified before it gets its name.
+joined into one pass over the file) and the whole file, by an estimate of time. fullbore verifies \
+each result before it renames the file into place.
 
 Sources, targets, languages and compression are those of apt's configuration. Files have the names \
 and the layout that apt expects, and apt uses them as its own.";
@@ -61,7 +61,7 @@ pub struct UpdateArgs {
     #[arg(long, help_heading = TRUST)]
     pub ignore_valid_until: bool,
 
-    /// Keep the lists of sources that are gone
+    /// Keep the lists of removed sources
     #[arg(long, help_heading = KEEP)]
     pub no_clean: bool,
 
@@ -81,7 +81,7 @@ pub struct UpdateArgs {
     #[command(flatten)]
     pub output: OutputArgs,
 
-    /// Exit with 10 if nothing changed, so that scripts can tell
+    /// Exit with 10 if nothing changed, for scripts
     #[arg(long, help_heading = OUTPUT)]
     pub changed_exit: bool,
 }

@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_usual_mirror_list() {
+    fn a_usual_mirror_list_is_converted() {
         let text = "\
 ############# config ##################
 set base_path    /var/spool/apt-mirror
@@ -376,7 +376,7 @@ frobnicate
     }
 
     #[test]
-    fn options_of_lines() {
+    fn options_of_lines_become_settings_or_notes() {
         let fingerprint = "0123456789ABCDEF0123456789ABCDEF01234567";
         let text = format!(
             "deb [arch=amd64 trusted=yes lang=de] http://x/y s main\n\

@@ -358,7 +358,7 @@ mod tests {
     use crate::cli::ForeignFormat;
 
     #[test]
-    fn a_usual_file() {
+    fn a_usual_file_of_debmirror_is_converted() {
         let text = r#"
 # Default config for debmirror
 $mirrordir="/srv/mirror/debian";
@@ -392,7 +392,7 @@ $mirrordir="$ENV{HOME}/mirror";
     }
 
     #[test]
-    fn each_architecture_once() {
+    fn each_architecture_is_named_once() {
         let text = "$host='x'; @arches=('all,amd64,source,i386');\n";
         let settings = convert(text).mirrors.remove(0);
         let arch = settings.values.iter().find(|(name, _)| *name == "arch").unwrap().1.to_string();

@@ -236,7 +236,7 @@ mod tests {
     use crate::cli::ForeignFormat;
 
     #[test]
-    fn a_usual_file() {
+    fn a_usual_file_of_ftpsync_is_converted() {
         let text = r#"########################################################################
 ## This is a sample configuration file for the ftpsync mirror script. ##
 MIRRORNAME=`hostname -f`

@@ -13,12 +13,12 @@ const EXIT_STATUS: Section = Section {
     entries: &[
         ("0", "Done."),
         ("1", "Wrong usage or settings."),
-        ("2", "Partial: some files are missing or wrong, or a deletion was refused."),
+        ("2", "Partial: some files are missing or wrong, or fullbore refused to delete."),
         ("3", "The network failed, or no server answered."),
         ("4", "A signature or a checksum is wrong."),
         ("5", "Stale: the archive is older than the local copy, or its Release has expired."),
-        ("6", "Another run holds the lock of the directory."),
-        ("7", "The disk is full, read-only or failing, or output was lost."),
+        ("6", "Another run holds the lock, or another program changed an object meanwhile."),
+        ("7", "The disk is full, read-only or failing, access was denied, or output was lost."),
         ("10", "Nothing changed. Only with --changed-exit."),
         ("24", "Some files of the source vanished before they were read; all others were copied. Only with copy."),
         ("130", "Interrupted by a signal. Run the command again to resume."),
@@ -44,7 +44,7 @@ const FLAGS_IN_ENVIRONMENT: &str =
 const OF_ALL: [(&str, &str); 3] = [
     ("FULLBORE_LOG", "Log filter in the syntax of tracing, such as debug or fullbore_wire=trace. Lines go to stderr."),
     ("NO_COLOR", "If set and not empty: no colours."),
-    ("SOURCE_DATE_EPOCH", "Time written into reports, in seconds since 1970."),
+    ("SOURCE_DATE_EPOCH", "Time to write into reports, archives and images, in seconds since 1970."),
 ];
 
 const PROXIES: [(&str, &str); 2] = [
@@ -84,25 +84,22 @@ const ENVIRONMENT_OF_STORES: Section = Section {
     entries: &[
         ("AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN", "Credentials for an S3 store."),
         ("AWS_PROFILE", "Section of the AWS files to read (default: default)."),
-        ("AWS_SHARED_CREDENTIALS_FILE, AWS_CONFIG_FILE", "Other places of the AWS files."),
+        ("AWS_SHARED_CREDENTIALS_FILE, AWS_CONFIG_FILE", "Paths of the AWS files."),
         ("AWS_REGION, AWS_DEFAULT_REGION", "Region of the bucket."),
         ("AWS_ENDPOINT_URL", "Address of the store, if it is not Amazon's."),
         ("AWS_CA_BUNDLE", "Certificates to trust, as --cacert."),
         (
             "AWS_REQUEST_CHECKSUM_CALCULATION, AWS_RESPONSE_CHECKSUM_VALIDATION",
-            "when_required: send no checksums with uploads; ask for none (default: when_supported).",
+            "when_required: send no checksums with uploads, or request none with downloads, respectively.",
         ),
-        ("AWS_ROLE_ARN, AWS_WEB_IDENTITY_TOKEN_FILE", "Credentials by the identity of a workload."),
+        ("AWS_ROLE_ARN, AWS_WEB_IDENTITY_TOKEN_FILE", "Credentials by web identity."),
         (
             "AWS_CONTAINER_CREDENTIALS_FULL_URI, AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-            "Credentials from the container's service.",
+            "Credentials from the container's credential service.",
         ),
-        (
-            "FULLBORE_QUEUE_USER, FULLBORE_QUEUE_PASSWORD",
-            "Who this machine is at a queue, without a file of credentials.",
-        ),
-        ("TMPDIR", "Directory for content of pipes (default: /var/tmp)."),
-        ("XDG_STATE_HOME", "Directory for the journals of uploads (default: ~/.local/state)."),
+        ("FULLBORE_QUEUE_USER, FULLBORE_QUEUE_PASSWORD", "User and password for the queue, instead of --queue-creds."),
+        ("TMPDIR", "Directory for the content of pipes, and for large files of a mirror (default: /var/tmp)."),
+        ("XDG_STATE_HOME", "Base directory of state; fullbore uses fullbore/put below it (default: ~/.local/state)."),
         PROXIES[0],
         PROXIES[1],
         AUTHORITIES,
@@ -114,7 +111,7 @@ const ENVIRONMENT_OF_STORES: Section = Section {
 
 const ENVIRONMENT_OF_NOSYNC: Section = Section {
     heading: "ENVIRONMENT",
-    about: "Options have no variables here, because CMD would inherit them.",
+    about: "Options cannot be set as variables, because CMD would inherit these.",
     entries: &[OF_ALL[0], OF_ALL[1]],
 };
 
@@ -133,7 +130,7 @@ const FILES_OF_MIRROR: Section = files(&[
     SETTINGS_FILE,
     (
         "DIR/.fullbore/",
-        "State of the mirror in DIR. If it is lost, the next run reads all files and fetches none again.",
+        "State of the mirror in DIR. If it is lost, the next run reads all files, and does not fetch them again.",
     ),
     ("DIR/.fullbore/lock", "Held while a run works in DIR."),
     (".NAME.part", "An unfinished file, beside its final name. The next run resumes it."),
@@ -151,8 +148,8 @@ const FILES_OF_UPDATE: Section = files(&[
 ]);
 
 const FILES_OF_APT: Section = files(&[
-    ("/etc/apt/apt.conf.d/90fullbore", "Names the methods for apt. enable writes this file, disable removes it."),
-    ("/usr/lib/apt/methods/", "The methods of apt itself, which stay as they are."),
+    ("/etc/apt/apt.conf.d/90fullbore", "Makes apt run fullbore's methods. enable writes it, disable removes it."),
+    ("/usr/lib/apt/methods/", "apt's own methods, which fullbore does not change."),
 ]);
 
 const FILES_OF_COPY: Section = files(&[
@@ -178,13 +175,13 @@ const FILES_OF_INSTALL: Section = files(&[
 
 const FILES_OF_DIVERT: Section = files(&[(
     "/etc/apt/apt.conf.d/00fullbore-nosync",
-    "Names the wrapper for apt. Written by --via apt-conf, removed by divert off.",
+    "Configures the wrapper for apt. --via apt-conf writes this file, divert off removes it.",
 )]);
 
 const FILES_OF_STORES: Section = files(&[
     ("~/.tahoe/", "Settings of a Tahoe-LAFS node: servers and convergence secret."),
     ("~/.aws/credentials, ~/.aws/config", "Credentials and settings for S3 stores."),
-    ("~/.local/state/fullbore/put/", "Journals of unfinished uploads (mode 0600)."),
+    ("~/.local/state/fullbore/put/", "Upload journals, and notes on unchanged files (mode 0600)."),
 ]);
 
 const FILES_OF_WORK: Section =

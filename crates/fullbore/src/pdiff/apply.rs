@@ -94,7 +94,7 @@ fn failure(error: RewriteError) -> CommandError {
     };
     let error = CommandError::from_error(kind, &error);
     match kind {
-        ErrorKind::Verification => error.hint("the patches are for another state of the index"),
+        ErrorKind::Verification => error.hint("pass patches that are for this state of the index"),
         _ => error,
     }
 }

@@ -317,10 +317,10 @@ mod tests {
         assert!(!page.contains("NaN") && !page.contains("inf"));
     }
 
-    /// For looking at: `cargo test -p fullbore sample_page -- --ignored` writes it where it says.
+    /// For looking at: `cargo test -p fullbore a_sample_page -- --ignored` writes it where it says.
     #[test]
     #[ignore = "writes a file for looking at"]
-    fn sample_page() {
+    fn a_sample_page_is_written_to_look_at() {
         let path = std::env::temp_dir().join("fullbore-sample.html");
         std::fs::write(&path, render(&sample::report())).unwrap();
         let mut failed = sample::report();

@@ -236,7 +236,7 @@ mod tests {
     use crate::report::sample;
 
     #[test]
-    fn metrics_of_a_run() {
+    fn metrics_have_all_figures_of_a_run() {
         insta::assert_snapshot!(render(&[sample::report()], 1_795_218_006, &BTreeMap::new()));
     }
 

@@ -5,10 +5,26 @@
 
 use std::ffi::OsStr;
 use std::fmt::Display;
+use std::path::Path;
 
+use fullbore_copy::run::is_remote;
 use fullbore_engine::run::error::CommandError;
 use fullbore_engine::run::named_files::scheme;
 use fullbore_s3::SCHEME;
+
+/// Schemes of other stores, and other spellings of S3.
+const OTHER_STORES: [&str; 16] = [
+    "s3a", "s3n", "gs", "b2", "r2", "oss", "minio", "swift", "ceph", "az", "azure", "abfs", "abfss", "wasb", "wasbs",
+    "s3",
+];
+
+/// Stores that rclone and others write as `s3:BUCKET/KEY`. Other names of stores are likelier to be hosts.
+const STORES_LIKE_HOSTS: [&str; 2] = ["s3", "gs"];
+
+/// Whether a scheme, in lower case, is that of an object store.
+pub(super) fn is_of_a_store(scheme: &str) -> bool {
+    OTHER_STORES.contains(&scheme)
+}
 
 /// The error for a path argument of `put` or `get` that is an address of another store, or a misspelt one of S3.
 pub(super) fn not_of_a_store(text: &OsStr) -> Option<CommandError> {
@@ -69,18 +85,68 @@ pub(super) fn not_a_local_source(text: &OsStr) -> Option<CommandError> {
     })
 }
 
+/// The error for a destination of `get` that is an address: it writes local files.
+pub(super) fn not_a_local_output(text: &OsStr) -> Option<CommandError> {
+    scheme(text)?;
+    Some(
+        CommandError::usage(format_args!("-o {}: an address, and get writes local files", text.to_string_lossy()))
+            .hint("name a local file or directory with -o, and upload it with `fullbore put`"),
+    )
+}
+
+/// The error for a place of a mirror that is neither a local directory nor a bucket: a value of `--to` or `--state`, or
+/// an argument of `check`. `hint` says where an address of the web belongs.
+pub(super) fn not_of_a_mirror(text: &OsStr, hint: &dyn Display) -> Option<CommandError> {
+    let shown = text.to_string_lossy();
+    if shown.starts_with(SCHEME) {
+        return None;
+    }
+    let wrong = |what: &str, hint: &dyn Display| CommandError::usage(format_args!("{shown}: {what}")).hint(hint);
+    let of_another_machine = || {
+        wrong(
+            "another machine, and a local directory or a bucket is expected",
+            &"run fullbore on that machine, or copy the tree with `fullbore copy`",
+        )
+    };
+    match scheme(text) {
+        Some((scheme, _)) => match scheme.as_str() {
+            "ssh" | "sftp" | "scp" | "rsync" => Some(of_another_machine()),
+            other if other == "file" || is_of_a_store(other) => not_of_a_store(text),
+            _ => Some(wrong("an address, and a directory or a bucket is expected", hint)),
+        },
+        None => not_of_a_store(text).or_else(|| {
+            // A local directory may be called so; one that is missing is likelier to be another machine's.
+            (is_remote(text) && !Path::new(text).exists())
+                .then(|| of_another_machine().hint(format_args!("write ./{shown} for a local directory of this name")))
+        }),
+    }
+}
+
+/// The bucket and key of an address such as `s3:BUCKET/KEY`, as rclone writes it. `s3:./PATH` is a path at a host.
+fn store_like_a_host(text: &str) -> Option<(&str, &str)> {
+    let (host, rest) = text.split_once(':')?;
+    let is_store = STORES_LIKE_HOSTS.iter().any(|store| host.eq_ignore_ascii_case(store));
+    // `s3://` has a scheme, and `s3::` names an rsync daemon; both have errors of their own.
+    (is_store && !["//", ":", "./"].iter().any(|start| rest.starts_with(start))).then_some((host, rest))
+}
+
 /// The error for an argument of `copy` or `probe` that is an address: they take paths and `HOST:PATH`.
 pub(super) fn not_of_a_tree(text: &OsStr) -> Option<CommandError> {
+    const NO_STORE: &str = "an object store, and copy moves trees between file systems";
     let shown = text.to_string_lossy();
-    let (scheme, rest) = scheme(text)?;
     let wrong = |what: &str, hint: &dyn Display| Some(CommandError::usage(format_args!("{shown}: {what}")).hint(hint));
+    let instead = |key: &str| format!("use `fullbore put SRC {SCHEME}{key}` or `fullbore get {SCHEME}{key}`");
+    if let Some((host, rest)) = store_like_a_host(&shown) {
+        let key = rest.trim_start_matches('/');
+        let key = if key.is_empty() { "BUCKET/KEY" } else { key };
+        return wrong(NO_STORE, &instead(key))
+            .map(|error| error.hint(format_args!("write USER@{shown} for an ssh host with the name {host}")));
+    }
+    let (scheme, rest) = scheme(text)?;
     match scheme.as_str() {
         // The daemon of rsync has an error of its own.
         "rsync" => None,
-        "s3" | "gs" | "az" | "b2" | "r2" => wrong(
-            "an object store, and copy moves trees between file systems",
-            &format_args!("use `fullbore put SRC {SCHEME}{rest}` or `fullbore get {SCHEME}{rest}`"),
-        ),
+        "s3" | "gs" | "az" | "b2" | "r2" => wrong(NO_STORE, &instead(&rest)),
         "http" | "https" | "ftp" => wrong(
             "a URL, and copy moves trees between file systems",
             &"use `fullbore mirror --from URL` for a Debian archive",
@@ -127,8 +193,15 @@ mod tests {
         for text in ["x", "./s3:x", "dir/s3:/x", "s3", "s3://bucket/key", "-", "URI:CHK:x"] {
             assert!(not_of_a_store(OsStr::new(text)).is_none(), "{text}");
         }
-        for text in ["x", "host:/x", "me@host:x", "./http://x", "rsync://host/module"] {
+        for text in ["x", "host:/x", "me@host:x", "./http://x", "rsync://host/module", "s3", "s3/x:y", "./s3:x"] {
             assert!(not_of_a_tree(OsStr::new(text)).is_none(), "{text}");
+        }
+        for text in ["me@s3:/x", "me@s3:x", "s3:./x", "s3::module", "s3.example.org:/x"] {
+            assert!(not_of_a_tree(OsStr::new(text)).is_none(), "{text}: an ssh host");
+        }
+        for text in ["/srv/m", "m", "./host:/srv", "s3://bucket/prefix", "a/b:c"] {
+            assert!(not_of_a_mirror(OsStr::new(text), &"").is_none(), "{text}");
+            assert!(text.starts_with("s3") || not_a_local_output(OsStr::new(text)).is_none(), "{text}");
         }
         for text in ["debian", "mirror.debian"] {
             assert!(file_for_name(text).is_none() && not_a_name(OsStr::new(text), "a name", &"").is_none(), "{text}");
@@ -144,6 +217,39 @@ mod tests {
         assert_eq!(ssh.hints, ["use me@host:/srv/x"]);
         let file = not_of_a_tree(OsStr::new("file:///srv/x")).unwrap();
         assert_eq!(file.hints, ["use /srv/x"]);
+    }
+
+    #[test]
+    fn a_bucket_as_rclone_writes_it_is_no_ssh_host() {
+        for (text, key) in [
+            ("s3:bucket/key", "bucket/key"),
+            ("S3:bucket/key", "bucket/key"),
+            ("s3:/bucket/key", "bucket/key"),
+            ("gs:bucket/key", "bucket/key"),
+            ("s3:", "BUCKET/KEY"),
+        ] {
+            let hints = not_of_a_tree(OsStr::new(text)).unwrap().hints;
+            assert_eq!(hints[0], format!("use `fullbore put SRC s3://{key}` or `fullbore get s3://{key}`"), "{text}");
+            assert!(hints[1].starts_with(&format!("write USER@{text} for an ssh host")), "{text}: {hints:?}");
+        }
+    }
+
+    #[test]
+    fn a_place_of_a_mirror_is_a_directory_or_a_bucket() {
+        for (text, message, hint) in [
+            ("s3:/b/x", "addresses begin with s3://", "use s3://b/x"),
+            ("S3://b/x", "addresses begin with s3://", "use s3://b/x"),
+            ("gs://b/x", "not an address of an S3 store", "--endpoint https://storage.googleapis.com"),
+            ("file:///srv/m", "named by its path", "use /srv/m"),
+            ("https://host/debian", "a directory or a bucket is expected", "name it with --from"),
+            ("host:/srv/m", "another machine", "fullbore copy"),
+            ("ssh://host/srv/m", "another machine", "fullbore copy"),
+        ] {
+            let error = not_of_a_mirror(OsStr::new(text), &"name it with --from").unwrap();
+            assert!(error.message.contains(message), "{text}: {error}");
+            assert!(error.hints[0].contains(hint), "{text}: {error}");
+        }
+        assert!(not_a_local_output(OsStr::new("s3://b/x")).is_some());
     }
 
     #[test]

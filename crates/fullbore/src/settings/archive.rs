@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn languages_of_an_entry() {
+    fn languages_of_an_entry_choose_those_of_the_mirror() {
         let archives = |fields: &str| {
             let text = format!(
                 "Types: deb\nURIs: http://host/debian\nSuites: trixie\nComponents: main\nTrusted: yes\n{fields}"

@@ -18,7 +18,7 @@ use fullbore_install::settings::{
     BootstrapSettings, Format, Mode, Namespaces, OciContainer, OciSettings, Stream, StreamTo, Variant,
 };
 
-use super::keys::check_keyring;
+use super::keys::{check_keyring, with_hint_if_absent};
 use super::resolve::{network, output};
 use super::{Environment, OutputSettings};
 use crate::cli::{self, BootstrapArgs, BootstrapFormat, BootstrapMode, HookArg};
@@ -115,7 +115,7 @@ pub fn bootstrap(
     for keyring in &arguments.trust.keyring {
         let keyring = keyring
             .canonicalize()
-            .map_err(|error| CommandError::usage(format_args!("cannot read {}: {error}", keyring.display())))?;
+            .map_err(|error| with_hint_if_absent(CommandError::unreadable(keyring, &error), keyring))?;
         // As with mmdebstrap, an empty file means that no key is trusted.
         if !is_without_keys(&keyring) {
             check_keyring(&keyring)?;
@@ -377,8 +377,8 @@ fn hooks_of(arguments: &BootstrapArgs, warnings: &mut Vec<String>) -> Result<Vec
             }
             HookArg::Directory(directory) => {
                 let absolute = absolute(directory)?;
-                let found = hooks::of_directory(&absolute)
-                    .map_err(|error| CommandError::usage(format_args!("{}: {error}", directory.display())))?;
+                let found =
+                    hooks::of_directory(&absolute).map_err(|error| CommandError::unreadable(directory, &error))?;
                 warnings.extend(found.warnings);
                 all.extend(found.hooks);
             }

@@ -10,11 +10,27 @@ use fullbore_s3::Addressing;
 use fullbore_s3::bucket::{self, BucketSettings};
 use fullbore_s3::credentials::Aws;
 
-use super::{Environment, store};
+use super::{Environment, addresses, store};
 use crate::cli::{MirrorArgs, StoreArgs};
 
 /// Time without progress after which a connection to the store of a mirror is given up; that of `put`.
 const STORE_PATIENCE: Duration = Duration::from_secs(30);
+
+/// What `--state` takes.
+const STATE_HINT: &str = "pass --state with a local directory or s3://BUCKET/PREFIX";
+
+/// The endpoint that a flag names, which needs a scheme: nothing else tells whether the store has TLS.
+pub(super) fn check_endpoint(endpoint: Option<&str>) -> Result<(), CommandError> {
+    match endpoint {
+        Some(text) if !text.contains("://") => {
+            // A password before the host is for nobody's eyes.
+            let shown = text.rsplit_once('@').map_or(text, |(_, host)| host);
+            Err(CommandError::usage(format_args!("--endpoint {shown}: no http:// or https:// before the host"))
+                .hint(format_args!("write --endpoint https://{shown}, or http://{shown} for a store without TLS")))
+        }
+        _ => Ok(()),
+    }
+}
 
 /// The bucket of a mirror, and how it is reached.
 pub(super) fn bucket_of(
@@ -23,6 +39,7 @@ pub(super) fn bucket_of(
     cacert: Option<&Path>,
     environment: &Environment,
 ) -> Result<BucketSettings, CommandError> {
+    check_endpoint(store.endpoint.as_deref())?;
     let lookup = |name: &str| std::env::var(name).ok();
     let aws = Aws::find(&lookup, store.profile.as_deref());
     let location = bucket::location(to.as_os_str())?;
@@ -61,6 +78,9 @@ pub(super) fn state_of(
     wish: &Path,
     bucket: &dyn Fn(&Path) -> Result<BucketSettings, CommandError>,
 ) -> Result<StateStore, CommandError> {
+    if let Some(error) = addresses::not_of_a_mirror(wish.as_os_str(), &STATE_HINT) {
+        return Err(error);
+    }
     match bucket::is_address(wish.as_os_str()) {
         true => Ok(StateStore::Bucket(Box::new(bucket(wish)?))),
         false => Ok(StateStore::Directory(absolute(wish)?)),
@@ -116,4 +136,25 @@ pub(super) fn no_bucket_to_read() -> CommandError {
 /// The refusal of a flag where the mirror is a directory.
 pub(super) fn for_buckets_only(flag: &str) -> CommandError {
     CommandError::usage(format_args!("{flag} is for mirrors in a bucket, not for directories"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_without_a_scheme_is_shown_whole_and_with_one() {
+        for (text, shown) in [
+            ("store.example.org", "store.example.org"),
+            ("localhost:9000", "localhost:9000"),
+            ("me:sec/ret@store.example.org", "store.example.org"),
+        ] {
+            let error = check_endpoint(Some(text)).unwrap_err();
+            assert!(error.message.starts_with(&format!("--endpoint {shown}: ")), "{error}");
+            assert!(error.hints[0].starts_with(&format!("write --endpoint https://{shown}, ")), "{error}");
+        }
+        for text in [None, Some("http://127.0.0.1:9"), Some("HTTPS://store.example.org")] {
+            assert!(check_endpoint(text).is_ok());
+        }
+    }
 }

@@ -54,7 +54,7 @@ pub(super) fn check(
             locks: arguments.lock != Some(StoreLock::None),
             verifies_objects: false,
         })
-    } else if let Some(error) = addresses::not_a_name(named, "a directory", &hint) {
+    } else if let Some(error) = addresses::not_of_a_mirror(named, &hint) {
         return Err(error);
     } else {
         None

@@ -252,14 +252,15 @@ fn hash_kind(path: &Path) -> HashKind {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, CommandError> {
-    let wrong = |error: std::io::Error| CommandError::usage(format_args!("{}: {error}", path.display()));
+    let is_stdin = path == Path::new("-");
+    let shown = if is_stdin { Path::new("stdin") } else { path };
     let mut text = Vec::new();
-    let read = if path == Path::new("-") {
+    let read = if is_stdin {
         std::io::stdin().lock().take(LIST_BYTES).read_to_end(&mut text)
     } else {
         std::fs::File::open(path).and_then(|file| file.take(LIST_BYTES).read_to_end(&mut text))
     };
-    match read.map_err(wrong)? {
+    match read.map_err(|error| CommandError::unreadable(shown, &error))? {
         length if length as u64 == LIST_BYTES => {
             let most = LIST_BYTES >> 20;
             Err(CommandError::usage(format_args!("{}: longer than {most} MiB, which is the most", path.display()))

@@ -30,7 +30,7 @@ use fullbore_mirror::{Filter, IndexFormat, Kind};
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 
 use super::values::{Percent, Rate};
-use crate::cli::{Aliases, StoreLock};
+use crate::cli::{Aliases, StoreLock, for_key};
 
 /// Largest settings file read. A guess: a thousand mirrors.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -221,9 +221,10 @@ pub fn parse(text: &str) -> Result<SettingsFile, FileError> {
     check_file(table.get_ref()).map_err(|unknown| FileError {
         line: Some(line_of(unknown.offset)),
         message: format!("unknown key {:?} in {}", unknown.key, unknown.place),
-        hint: nearest(&unknown.key, unknown.keys)
-            .map(|near| format!("did you mean {near:?}?"))
-            .or_else(|| Some(format!("known here: {}", unknown.keys.join(", ")))),
+        hint: for_key(&unknown.key)
+            .filter(|_| unknown.keys == SECTION_KEYS)
+            .or_else(|| nearest(&unknown.key, unknown.keys).map(|near| format!("write {near} for {}", unknown.key)))
+            .or_else(|| Some(format!("use one of {}", unknown.keys.join(", ")))),
     })?;
     toml::from_str(text).map_err(failed)
 }
@@ -407,13 +408,16 @@ mod tests {
         let error = parse("[mirror.a]\nto = '/x'\nmax_delet = 5\n").unwrap_err();
         assert_eq!(error.line, Some(3));
         assert_eq!(error.message, "unknown key \"max_delet\" in [mirror.a]");
-        assert_eq!(error.hint.as_deref(), Some("did you mean \"max-delete\"?"));
+        assert_eq!(error.hint.as_deref(), Some("write max-delete for max_delet"));
         let error = parse("[[mirror.a.source]]\nsuit = 'x'\n").unwrap_err();
-        assert_eq!(error.hint.as_deref(), Some("did you mean \"suite\"?"));
+        assert_eq!(error.hint.as_deref(), Some("write suite for suit"));
         let error = parse("[mirrors.a]\n").unwrap_err();
-        assert_eq!(error.hint.as_deref(), Some("did you mean \"mirror\"?"));
+        assert_eq!(error.hint.as_deref(), Some("write mirror for mirrors"));
+        // A setting of another tool, whose name here is not a similar one.
+        let error = parse("[mirror.a]\nnthreads = 20\n").unwrap_err();
+        assert!(error.hint.unwrap().starts_with("use connections"));
         let error = parse("[mirror.a]\nfrobnicate = 1\n").unwrap_err();
-        assert!(error.hint.unwrap().starts_with("known here: from, suite"));
+        assert!(error.hint.unwrap().starts_with("use one of from, suite"));
     }
 
     #[test]

@@ -21,17 +21,14 @@ pub fn install(
     let mut network = network(&arguments.network, arguments.cacert.as_deref(), environment)?;
     // Credentials of this machine are not the root's.
     network.auth_files = arguments.network.auth.iter().cloned().collect();
-    let root = arguments
-        .root
-        .canonicalize()
-        .map_err(|error| CommandError::usage(format_args!("{}: {error}", arguments.root.display())))?;
+    let root = arguments.root.canonicalize().map_err(|error| CommandError::unreadable(&arguments.root, &error))?;
     if !root.join("var/lib/dpkg/status").is_file() {
         return Err(CommandError::usage(format_args!("{}: no root with dpkg in it", root.display()))
-            .hint("`fullbore bootstrap` makes one"));
+            .hint("make one with `fullbore bootstrap`"));
     }
     if !root.join("usr/bin/apt-get").exists() {
         return Err(CommandError::usage(format_args!("{}: no apt in it, which would install", root.display()))
-            .hint("`fullbore bootstrap --variant apt` makes a root with apt"));
+            .hint("make a root with apt: `fullbore bootstrap --variant apt`"));
     }
     if let Some(wrong) = arguments.packages.iter().find(|name| name.starts_with('-')) {
         return Err(CommandError::usage(format_args!("{wrong}: not a package; options for apt go by --aptopt")));
@@ -40,7 +37,7 @@ pub fn install(
     let is_outside = |name: &&String| name.contains('/') && name.ends_with(".deb") && !is_in(&root, name);
     if let Some(file) = arguments.packages.iter().find(is_outside) {
         return Err(CommandError::usage(format_args!("{file}: no such file in {}", root.display()))
-            .hint("the root's apt reads it: put it into the root, and name its path from there"));
+            .hint("put it into the root, whose apt reads it, and name its path from there"));
     }
     let settings = InstallSettings {
         root,

@@ -54,9 +54,20 @@ const START_BYTES: u64 = 64 << 10;
 
 /// The absolute path of a keyring that is named, which must be readable.
 pub(super) fn keyring(file: &Path) -> Result<PathBuf, CommandError> {
-    readable(file)?;
+    readable(file).map_err(|error| with_hint_if_absent(error, file))?;
     check_keyring(file)?;
     absolute(file)
+}
+
+/// The same error with a hint, if the keyring does not exist.
+pub(super) fn with_hint_if_absent(error: CommandError, keyring: &Path) -> CommandError {
+    match keyring.try_exists() {
+        Ok(false) => error.hint(
+            "name a keyring that exists; the package debian-archive-keyring has \
+             /usr/share/keyrings/debian-archive-keyring.gpg",
+        ),
+        _ => error,
+    }
 }
 
 /// Refuses a file that does not look like a keyring, before the network is used: gpgv would only say that keys are
@@ -69,7 +80,7 @@ pub(super) fn check_keyring(path: &Path) -> Result<(), CommandError> {
     let mut start = Vec::new();
     std::fs::File::open(path)
         .and_then(|file| file.take(START_BYTES).read_to_end(&mut start))
-        .map_err(|error| CommandError::usage(format_args!("cannot read {}: {error}", path.display())))?;
+        .map_err(|error| CommandError::unreadable(path, &error))?;
     if is_keyring(&start) {
         return Ok(());
     }
@@ -102,7 +113,9 @@ mod tests {
             fingerprints: vec![format!("{hex}!").parse().unwrap()],
         };
         assert_eq!(named, expected);
-        assert!(signed_by(&[format!("./{hex}").into()]).is_err(), "a file that is not there");
+        let absent = signed_by(&[format!("./{hex}").into()]).unwrap_err();
+        assert!(absent.message.starts_with("cannot read ./0123") && absent.hints.len() == 1, "{absent}");
+        assert!(absent.hints[0].starts_with("name a keyring that exists; "), "{absent}");
         assert!(check_keyring(directory.path()).is_ok(), "a directory of keyrings, for apt");
     }
 

@@ -7,12 +7,6 @@ use fullbore_wire::run::address;
 
 use super::addresses;
 
-/// Schemes of other stores, and other spellings of S3.
-const OTHER_STORES: [&str; 16] = [
-    "s3a", "s3n", "gs", "b2", "r2", "oss", "minio", "swift", "ceph", "az", "azure", "abfs", "abfss", "wasb", "wasbs",
-    "s3",
-];
-
 /// What the flags say of the stores of buckets that do not say it themselves.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Store {
@@ -34,11 +28,11 @@ pub(super) fn sources() -> BucketSources {
 pub(super) fn origin(text: &str, store: &Store) -> Result<String, CommandError> {
     let text = text.trim();
     if !SourceAddress::is_one(text) {
-        return match scheme(text.as_ref()) {
-            Some((scheme, _)) if OTHER_STORES.contains(&scheme.as_str()) => {
-                Err(addresses::not_of_a_store(text.as_ref()).unwrap_or_else(|| CommandError::usage("not an address")))
-            }
-            _ => address(text),
+        // Without a scheme: `s3:/BUCKET` and the like.
+        let may_be_a_store = scheme(text.as_ref()).is_none_or(|(scheme, _)| addresses::is_of_a_store(&scheme));
+        return match addresses::not_of_a_store(text.as_ref()).filter(|_| may_be_a_store) {
+            Some(error) => Err(error),
+            None => address(text),
         };
     }
     let mut source = SourceAddress::parse(text).map_err(CommandError::usage)?;
@@ -76,6 +70,10 @@ mod tests {
     fn addresses_of_other_stores_are_explained() {
         let error = origin("gs://films/debian", &Store::default()).unwrap_err();
         assert!(error.hints[0].contains("s3://films/debian") && error.hints[0].contains("storage.googleapis.com"));
+        for text in ["s3:/films/debian", "s3:films/debian"] {
+            let error = origin(text, &Store::default()).unwrap_err();
+            assert_eq!(error.hints, ["use s3://films/debian"], "{text}");
+        }
         let error = origin("s3://films/debian?endpoint=ftp://x", &Store::default()).unwrap_err();
         assert_eq!(error.exit_code(), 1);
     }

@@ -77,7 +77,7 @@ fn seed(path: &Path) -> Result<String, CommandError> {
     let seed = text.split_whitespace().find(|word| word.starts_with("SU") && word.len() == 58);
     seed.map(str::to_owned).ok_or_else(|| {
         CommandError::usage(format_args!("{} has no seed of a user's NKey", path.display()))
-            .hint("it begins with SU and has 58 letters; `nk -gen user` makes one")
+            .hint("make one with `nk -gen user`; it begins with SU and has 58 letters")
     })
 }
 

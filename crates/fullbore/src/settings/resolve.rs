@@ -19,7 +19,7 @@ use super::layers::flags;
 use super::origins;
 use super::queue::{Login, queue};
 use super::work::run_id;
-use super::{Clean, DEFAULT_CONFIG, Environment, Filters, Keep, MirrorSettings, OutputSettings};
+use super::{Clean, DEFAULT_CONFIG, Environment, Filters, Keep, MirrorSettings, OutputSettings, SourceSpec};
 use crate::cli::{Aliases, MirrorArgs, NetworkArgs, OutputArgs, StoreArgs, StoreLock};
 
 /// Connections per host by default; public mirrors ask for few.
@@ -28,6 +28,10 @@ const CONNECTIONS: u16 = 4;
 const CONNECTIONS_TO_BUCKETS: u16 = 16;
 /// Largest number of connections per host, in the file as on the command line.
 const CONNECTIONS_MAX: u16 = 16;
+
+/// What `--to` takes.
+const TO_HINT: &str =
+    "pass --to with a local directory or s3://BUCKET/PREFIX, and --from with the address of the archive";
 
 /// The mirrors to be made and what is to be shown about them. Never an empty list.
 pub fn mirrors(
@@ -133,8 +137,8 @@ fn sections(arguments: &MirrorArgs) -> Result<Vec<(Option<String>, Section)>, Co
             let known: Vec<&str> = known.iter().map(String::as_str).collect();
             let error = CommandError::usage(format_args!("{}: no section [mirror.{name}]", path.display()));
             return Err(match file::nearest(&name, &known) {
-                Some(near) => error.hint(format_args!("did you mean {near:?}?")),
-                None => error.hint(format_args!("there are: {}", known.join(", "))),
+                Some(near) => error.hint(format_args!("use {near}, as in `fullbore mirror {near}`")),
+                None => error.hint(format_args!("name one of {}", known.join(", "))),
             });
         };
         sections.push((Some(name), settings.defaults.clone().under(section)));
@@ -153,6 +157,9 @@ fn mirror(
         .to
         .as_deref()
         .ok_or_else(|| CommandError::usage("no directory to write the mirror into").hint("add --to DIR"))?;
+    if let Some(error) = addresses::not_of_a_mirror(to.as_os_str(), &TO_HINT) {
+        return Err(error);
+    }
     let is_bucket = bucket::is_address(to.as_os_str());
     let dir = if is_bucket { to.to_owned() } else { absolute(to)? };
     let reads_buckets = wishes.from.0.iter().chain(&wishes.origin).any(|from| origins::is_bucket(from));
@@ -167,7 +174,7 @@ fn mirror(
         && (value.is_empty() || !value.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()))
     {
         return Err(CommandError::usage(format_args!("--cache-control {value:?}: not a value of that field"))
-            .hint("such as `max-age=300`"));
+            .hint("write a value such as `max-age=300`"));
     }
     let archives = archives(wishes)?;
     let mut environment = environment.clone();
@@ -179,6 +186,8 @@ fn mirror(
     let mut mirrors = Vec::new();
     for (archive, directory) in archives.into_iter().zip(names) {
         let mut origins = archive.origins;
+        let mut notes = archive.notes;
+        notes.extend(sections_that_are_components(&wishes.section.0, &archive.sources));
         if let Some(origin) = &wishes.origin {
             let origin = origins::origin(origin, &store_of(wishes))?;
             if several {
@@ -269,7 +278,7 @@ fn mirror(
             fleet: if is_bucket && !arguments.dry_run && !arguments.pin { fleet(wishes, &environment)? } else { None },
             trace_host: wishes.trace_host.clone(),
             trace_info: wishes.trace_info.0.clone(),
-            notes: archive.notes,
+            notes,
         });
     }
     Ok(mirrors)
@@ -292,6 +301,25 @@ fn fleet(wishes: &Section, environment: &Environment) -> Result<Option<FleetSett
     }))
 }
 
+/// Components of Debian and Ubuntu. debmirror calls them sections.
+const COMPONENTS: [&str; 7] =
+    ["main", "contrib", "non-free", "non-free-firmware", "universe", "multiverse", "restricted"];
+
+/// A warning for each section filter that has the name of a component: hardly any package has such a section, so the
+/// mirror might be empty.
+fn sections_that_are_components(sections: &[String], sources: &[SourceSpec]) -> Vec<String> {
+    let is_component = |section: &&String| {
+        COMPONENTS.contains(&section.as_str()) || sources.iter().any(|source| source.components.contains(section))
+    };
+    let warning = |section: &String| {
+        format!(
+            "--section {section} names a component, and hardly any package has such a section; \
+             use --component {section}"
+        )
+    };
+    sections.iter().filter(is_component).map(warning).collect()
+}
+
 /// A mirror's name becomes a file, and what is told of it a line.
 fn check_trace(wishes: &Section) -> Result<(), CommandError> {
     if let Some(host) = &wishes.trace_host {
@@ -302,7 +330,7 @@ fn check_trace(wishes: &Section) -> Result<(), CommandError> {
         let named = !field.is_empty() && field.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
         if !named || line.chars().any(char::is_control) {
             return Err(CommandError::usage(format_args!("--trace-info {line:?}: not a field and its value"))
-                .hint("such as `Maintainer: NAME <ADDRESS>`, `Sponsor: NAME URL`, `Country: CODE`"));
+                .hint("write a line such as `Maintainer: NAME <ADDRESS>`, `Sponsor: NAME URL` or `Country: CODE`"));
         }
     }
     Ok(())
@@ -451,6 +479,21 @@ mod tests {
     }
 
     #[test]
+    fn a_section_that_is_a_component_is_warned_of() {
+        let (_dir, path) = directory(&[]);
+        let key = path("key.gpg");
+        let notes = |more: &[&str]| {
+            let mut arguments = vec!["--from", "https://a/", "--suite", "sid", "--to", "/x", "--keyring", &key];
+            arguments.extend(more);
+            resolve(&arguments).unwrap()[0].notes.clone()
+        };
+        let [main] = &notes(&["--section", "main,devel,non-free/devel"])[..] else { panic!("one warning") };
+        assert!(main.contains("--section main") && main.ends_with("use --component main"), "{main}");
+        assert_eq!(notes(&["--section", "stable", "--component", "stable"]).len(), 1);
+        assert!(notes(&["--section", "devel", "--component", "main"]).is_empty());
+    }
+
+    #[test]
     fn two_mirrors_in_buckets_have_two_states() {
         let (_dir, path) = directory(&[]);
         let with = |a: &str, b: &str| {
@@ -493,7 +536,7 @@ mod tests {
         let error = resolve(&["--config", &path("m.toml"), "--to", "/elsewhere"]).unwrap_err();
         assert!(error.message.contains("several mirrors"), "{error}");
         let error = resolve(&["--config", &path("m.toml"), "c"]).unwrap_err();
-        assert_eq!(error.hints, ["did you mean \"a\"?"]);
+        assert_eq!(error.hints, ["use a, as in `fullbore mirror a`"]);
     }
 
     #[test]
@@ -534,6 +577,11 @@ mod tests {
             ),
             (vec!["--from", "ftp://a/", "--to", "/x", "--suite", "s"], "only http, https and s3"),
             (vec!["--from", "deb.example.org", "--to", "/x", "--suite", "s"], "not an address"),
+            (vec!["--from", "s3:/b/x", "--to", "/x", "--suite", "s"], "addresses begin with s3://"),
+            (vec!["--from", "file:///srv", "--to", "/x", "--suite", "s"], "a local directory"),
+            (vec!["--from", "https://a/", "--to", "s3:/b/x", "--suite", "s"], "addresses begin with s3://"),
+            (vec!["--from", "https://a/", "--to", "host:/srv/x", "--suite", "s"], "another machine"),
+            (vec!["--from", "https://a/", "--to", "https://b/", "--suite", "s"], "a directory or a bucket is expected"),
             (vec!["--from", "https://a/", "--to", "/x", "--suite", "../s"], "not the name of a suite"),
             (vec!["--from", "https://a/", "--to", "/x", "--suite", "s", "--arch", "a/b"], "not the name of an arch"),
             (vec!["--from", "https://a/", "--to", "/x", "--suite", "s", "--snapshot", "../x"], "invalid snapshot name"),

@@ -21,6 +21,7 @@ use fullbore_s3::get::tree::{Names, TreeSettings};
 use fullbore_s3::put::fleet::{FleetPut, SPLIT_BYTES_MIN};
 use fullbore_s3::{Addressing, Location, SCHEME, get as bucket_get, ls as bucket_ls, put as bucket_put};
 
+use super::bucket::check_endpoint;
 use super::queue::{Login, queue};
 use super::values::Percent;
 use super::{Environment, OutputSettings};
@@ -197,6 +198,11 @@ fn put_into_bucket(
 
 /// Settings of `get`.
 pub fn get(arguments: &GetArgs, environment: &Environment) -> Result<(Get, OutputSettings), CommandError> {
+    if let Some(error) =
+        arguments.output.as_deref().and_then(|output| addresses::not_a_local_output(output.as_os_str()))
+    {
+        return Err(error);
+    }
     let file = arguments.output.clone().filter(|output| !is_stdout(output.as_os_str()));
     let is_on_stdout = file.is_none();
     if arguments.shown.json && is_on_stdout {
@@ -232,7 +238,9 @@ pub fn get(arguments: &GetArgs, environment: &Environment) -> Result<(Get, Outpu
             "{}: neither a cap nor an s3:// address",
             word.to_string_lossy()
         ))
-        .hint("a cap begins with URI:, such as URI:CHK: or URI:DIR2-RO:; an object is s3://BUCKET/KEY"));
+        .hint(
+            "pass an object as s3://BUCKET/KEY, or a cap, which begins with URI:, such as URI:CHK: or URI:DIR2-RO:",
+        ));
     }
     let settings = grid_get::GetSettings {
         grid: grid(&arguments.grid),
@@ -353,7 +361,7 @@ pub fn ls(arguments: &LsArgs, environment: &Environment) -> Result<(Ls, OutputSe
             "{}: neither a cap nor an s3:// address",
             arguments.what.to_string_lossy()
         ))
-        .hint("a cap begins with URI:, such as URI:DIR2-RO:; a prefix of a bucket is s3://BUCKET/PREFIX/"));
+        .hint("pass a prefix as s3://BUCKET/PREFIX/, or a cap, which begins with URI:, such as URI:DIR2-RO:"));
     }
     if arguments.s3.any() {
         return Err(CommandError::usage("flags for S3 stores are given, but no s3:// address"));
@@ -373,7 +381,7 @@ fn no_grid() -> CommandError {
 
 fn not_a_cap(word: &OsStr) -> CommandError {
     CommandError::usage(format_args!("{}: not a cap", word.to_string_lossy()))
-        .hint("a cap begins with URI:, such as URI:CHK: or URI:DIR2-RO:")
+        .hint("pass a cap, which begins with URI:, such as URI:CHK: or URI:DIR2-RO:")
 }
 
 /// The first address on stdin, which stays there to be read; `None`: stdin has caps.
@@ -499,6 +507,7 @@ fn bucket_settings(
     common: &GridArgs,
     environment: &Environment,
 ) -> Result<BucketSettings, CommandError> {
+    check_endpoint(arguments.store.endpoint.as_deref())?;
     let lookup = |name: &str| std::env::var(name).ok();
     let aws = Aws::find(&lookup, arguments.store.profile.as_deref());
     Ok(BucketSettings {

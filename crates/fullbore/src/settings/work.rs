@@ -142,7 +142,7 @@ fn shard(arguments: &WorkArgs, environment: &Environment) -> Result<ShardSetting
     };
     let shard: Shard = shard.parse().map_err(|error| {
         CommandError::usage(format_args!("--shard {error}"))
-            .hint("the first of 16 shards is 0/16, the last 15/16: Slurm counts so with --array=0-15")
+            .hint("number 16 shards from 0/16 to 15/16; Slurm counts so with --array=0-15")
     })?;
     let cacert = arguments.cacert.as_deref();
     let bucket = |address: &Path| bucket_of(address, &arguments.store, cacert, environment);
@@ -161,7 +161,7 @@ fn shard(arguments: &WorkArgs, environment: &Environment) -> Result<ShardSetting
 pub(super) fn run_id(flag: &str, text: &str) -> Result<RunId, CommandError> {
     RunId::parse(text).map_err(|error| {
         CommandError::usage(format_args!("{flag}: {error}"))
-            .hint("it is what `fullbore mirror --to s3://BUCKET/PREFIX --pin` printed")
+            .hint("pass the name that `fullbore mirror --to s3://BUCKET/PREFIX --pin` printed")
     })
 }
 
