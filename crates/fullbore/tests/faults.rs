@@ -1,5 +1,6 @@
 //! The fault list of `mirror`, item by item: the real program against an archive that lies, mirrors
-//! that break, disks that fill up and runs that are killed. Each test has the number of its item.
+//! that break, disks that fill up and runs that are killed. The codes of faults are those of
+//! docs/design/0021-mirror-in-a-bucket.md.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod harness;
@@ -37,8 +38,9 @@ fn updating(archive: &Archive) -> (Mirror, Server) {
     (mirror, server)
 }
 
+/// M1
 #[test]
-fn bytes_outside_the_signature() {
+fn bytes_outside_the_signature_are_refused() {
     let (_directory, archive) = own_archive(|builder| builder);
     let (mirror, server) = updating(&archive);
     let before = mirror.tree();
@@ -83,8 +85,9 @@ fn bytes_outside_the_signature() {
     verified(&mirror.to, &archive, 1);
 }
 
+/// M2
 #[test]
-fn fallback_mirror_with_another_key() {
+fn a_fallback_mirror_with_another_key_is_refused() {
     let (_directory, forged) = own_archive(|builder| builder);
     let other = stranger();
     let forge = forged.forge(1, "trixie").signed_by(&other);
@@ -104,8 +107,9 @@ fn fallback_mirror_with_another_key() {
     assert!(empty.tree().is_empty(), "{:?}", empty.tree());
 }
 
+/// M3
 #[test]
-fn redirect_injection() {
+fn a_redirect_that_injects_is_not_followed() {
     let archive = common();
     let evil = Server::builder(&archive.state(0).root)
         .fault(FaultRule::always(PathMatch::Any, Fault::RedirectInjection))
@@ -121,6 +125,7 @@ fn redirect_injection() {
     verified(&both.to, archive, 0);
 }
 
+/// M4
 #[test]
 fn not_modified_is_not_trusted() {
     let archive = common();
@@ -161,6 +166,7 @@ fn an_index_that_no_mirror_has_is_told_and_its_suite_stays() {
     verified(&mirror.to, &archive, 1);
 }
 
+/// M5
 #[test]
 fn changed_index_in_the_store_is_detected() {
     let archive = common();
@@ -188,6 +194,7 @@ fn changed_index_in_the_store_is_detected() {
     verified(&mirror.to, archive, 1);
 }
 
+/// M6
 #[test]
 fn unsigned_then_signed_run_reuses_nothing_unverified() {
     let archive = common();
@@ -237,8 +244,9 @@ fn unsigned_then_signed_run_reuses_nothing_unverified() {
     verified(&mirror.to, archive, 0);
 }
 
+/// M7
 #[test]
-fn hostile_names() {
+fn hostile_names_reach_nothing_outside() {
     let (_directory, archive) = own_archive(|builder| builder);
     let (mirror, server) = updating(&archive);
     let outside = mirror.to.parent().unwrap().join("sentinel");
@@ -292,8 +300,9 @@ fn hostile_names() {
     assert_eq!(before, tree(&elsewhere));
 }
 
+/// M8
 #[test]
-fn bomb() {
+fn a_decompression_bomb_takes_no_memory() {
     /// Far above what a plain index of this archive may have, quick to make and to tell.
     const PLAIN_BYTES: u64 = 192 << 20;
     for form in [Form::Gz, Form::Xz, Form::Zst] {
@@ -317,9 +326,9 @@ fn bomb() {
     }
 }
 
-/// An index that can be read, and goes on.
+/// M8: an index that can be read, and goes on.
 #[test]
-fn bomb_of_packages() {
+fn an_index_that_never_ends_is_stopped_at_its_announced_size() {
     for form in [Form::Gz, Form::Xz, Form::Zst] {
         let (_directory, archive) = own_archive(|builder| builder.forms(&[form]));
         let (mirror, server) = updating(&archive);
@@ -360,8 +369,9 @@ fn compressed(form: Form, command: &str) -> Vec<u8> {
     output.stdout
 }
 
+/// M9
 #[test]
-fn drips_and_endless_bodies() {
+fn drips_and_endless_bodies_cost_little_time() {
     /// What a bad mirror may cost beside a good one.
     const COST: Duration = Duration::from_secs(2);
     /// What it may cost on a machine that has something else to do, too: less than the 30 s of a drip that
@@ -409,8 +419,9 @@ fn drips_and_endless_bodies() {
     }
 }
 
+/// M10
 #[test]
-fn rollback_and_expiry() {
+fn a_rollback_and_an_expired_release_are_refused() {
     let (_directory, archive) = own_archive(|builder| builder);
     let (mirror, server) = updating(&archive);
     mirror.run(&[&server]).exits(0);
@@ -439,9 +450,9 @@ fn rollback_and_expiry() {
     verified(&mirror.to, &archive, 1);
 }
 
-/// The tree itself tells how new it is: one of another program, or one whose state was lost.
+/// M10: the tree itself tells how new it is: one of another program, or one whose state was lost.
 #[test]
-fn rollback_without_a_state() {
+fn a_rollback_is_refused_without_a_state_too() {
     let (_directory, archive) = own_archive(|builder| builder);
     let (mirror, server) = updating(&archive);
     mirror.run(&[&server]).exits(0);
@@ -461,8 +472,9 @@ fn rollback_without_a_state() {
     verified(&mirror.to, &archive, 0);
 }
 
+/// M10
 #[test]
-fn expiry_behind_not_modified() {
+fn an_expired_release_is_refused_behind_not_modified_too() {
     let (_directory, archive) = own_archive(|builder| builder.states(1));
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() as i64;
     archive.forge(0, "trixie").valid_until(now - 1).unwrap();
@@ -477,8 +489,9 @@ fn expiry_behind_not_modified() {
     mirror.run_with(&[&server], &["--ignore-valid-until"]).exits(0);
 }
 
+/// M11
 #[test]
-fn mirrors_at_two_states() {
+fn mirrors_at_two_states_publish_one_of_them() {
     for by_hash in [true, false] {
         let (_directory, archive) = own_archive(|builder| builder.by_hash(by_hash));
         let roots = [&archive.state(0).root, &archive.state(1).root];
@@ -504,8 +517,9 @@ fn mirrors_at_two_states() {
     }
 }
 
+/// M12
 #[test]
-fn permuted_and_http10_and_close_after_k() {
+fn odd_but_complete_answers_make_a_complete_mirror() {
     let archive = common();
     let root = &archive.state(0).root;
     let servers = [
@@ -536,8 +550,9 @@ fn permuted_and_http10_and_close_after_k() {
     }
 }
 
+/// M13
 #[test]
-fn killed_at_random() {
+fn a_run_killed_at_any_time_leaves_a_complete_state() {
     const KILLS: usize = 15;
     let (_directory, archive) = own_archive(|builder| builder.pool_bytes(3_000_000).churn(0.9));
     let (mirror, server) = updating(&archive);
@@ -597,8 +612,9 @@ fn by_hash_remains(
         })
 }
 
+/// M14
 #[test]
-fn disk_full() {
+fn a_full_disk_keeps_the_old_state() {
     assert!(
         faults::can_mount(),
         "no small disk can be mounted: run as root (script/test does), or allow user namespaces"
@@ -662,8 +678,9 @@ fn disk_full() {
     verified(&disk.path().join("m"), &archive, 1);
 }
 
+/// M15
 #[test]
-fn suddenly_empty_upstream() {
+fn a_suddenly_empty_upstream_deletes_nothing() {
     let (_directory, archive) = own_archive(|builder| builder.sources(20));
     let (mirror, server) = updating(&archive);
     let before = mirror.tree();
@@ -685,6 +702,7 @@ fn suddenly_empty_upstream() {
     assert_eq!(pool(&mirror.tree()), 0, "--force-delete deletes");
 }
 
+/// M16
 #[test]
 fn second_run_is_locked_out() {
     let archive = common();
@@ -723,7 +741,7 @@ fn an_interrupt_is_heard_while_the_release_is_awaited() {
 
 /// A dry run keeps nothing, and one that was interrupted has no plan to show.
 #[test]
-fn a_dry_run_that_is_interrupted() {
+fn a_dry_run_that_is_interrupted_shows_no_plan() {
     let archive = common();
     let hangs = FaultRule::always(PathMatch::Contains("/binary-amd64/".to_owned()), Fault::Hang);
     let server = Server::builder(&archive.state(0).root).fault(hangs).start().unwrap();
@@ -754,8 +772,9 @@ fn asked_for_something(server: &Server) {
     }
 }
 
+/// M17
 #[test]
-fn independent_sha256() {
+fn mirrored_files_have_their_sums_for_sha256sum() {
     harness::need("sha256sum", "coreutils");
     let archive = common();
     let server = Server::start(&archive.state(0).root).unwrap();
