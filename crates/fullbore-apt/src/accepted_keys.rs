@@ -25,7 +25,7 @@ pub(crate) fn keys_of(trusted: &[KeySource], source: &ArchiveSource) -> Option<S
 }
 
 /// The keys that a Release names for its successor (`Signed-By`), as apt reads them: only until it expires, and none if one
-/// word is no fingerprint. The options of the source do not count here.
+/// word is not a fingerprint. The options of the source do not count here.
 pub(crate) fn successor_keys(release: &Release, configuration: &Configuration, now: i64) -> Vec<Fingerprint> {
     let rules = DateRules { configuration, options: &DateOptions::default(), now };
     if rules.valid_until(release).is_none_or(|until| until < now) {

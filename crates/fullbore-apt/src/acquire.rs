@@ -1,11 +1,10 @@
 //! The protocol between APT and its acquire methods: messages, configuration, conversation.
 //!
-//! A method is a program that APT starts with pipes as stdin and stdout. It says what it can
-//! (`100 Capabilities`), is told APT's configuration (`601`), and then turns requests (`600`)
-//! into files, each answered by `201 URI Done` or `400 URI Failure`. [`Messages`] and
-//! [`Configuration`] take bytes and do no I/O; [`Incoming`] and [`Outgoing`] put them on a pair
-//! of pipes; [`serve`] is the loop of a method that does one thing after the other. What APT
-//! writes is described in `method.html` of its documentation, and by captures in the tests.
+//! A method is a program that APT starts with pipes as stdin and stdout. It sends its capabilities (`100 Capabilities`)
+//! and receives APT's configuration (`601`). Then it turns requests (`600`) into files, and answers each with `201 URI
+//! Done` or `400 URI Failure`. [`Messages`] and [`Configuration`] take bytes and do no I/O; [`Incoming`] and
+//! [`Outgoing`] put them on a pair of pipes. [`serve`] is the loop of a method that handles one request at a time.
+//! `method.html` of APT's documentation, and captures in the tests, describe what APT writes.
 
 mod configuration;
 mod conversation;

@@ -7,7 +7,7 @@ use fullbore_debian::sources_list::ArchiveSource;
 use crate::acquire::Configuration;
 use crate::signed_release::valid_until;
 
-/// The options of a source that concern dates. As in apt, 0 seconds mean that the option is not set.
+/// The date options of a source. As in apt, 0 seconds means that the option is not set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct DateOptions {
     check_valid_until: Option<bool>,
@@ -33,8 +33,8 @@ impl DateOptions {
     /// Adds the options of another entry of the same suite.
     ///
     /// # Errors
-    /// The name of an option for which apt, too, says that the entries conflict. Seconds that only a later entry sets
-    /// are no conflict.
+    /// Name of the first option for which apt, too, reports conflicting entries. Seconds that only the later entry sets
+    /// are not a conflict.
     pub(crate) fn join(&mut self, other: &DateOptions) -> Result<(), &'static str> {
         for (name, own, other) in [
             ("Check-Valid-Until", self.check_valid_until, other.check_valid_until),

@@ -101,7 +101,7 @@ impl Layout {
     /// beginning. It takes one read per frame for gzip and LZ4, three reads for the others.
     ///
     /// # Errors
-    /// The file cannot be read. A truncated or foreign file is no error, but `None`.
+    /// The file cannot be read. A truncated or foreign file gives `None`.
     pub fn of(file: &File, form: Form) -> io::Result<Option<Layout>> {
         let mut file = Bytes { file, size: file.metadata()?.len() };
         let layout = match form {

@@ -1,12 +1,11 @@
 //! The http and https methods: many mirrors at once on the wire of the mirror command.
 //!
-//! APT asks one host for one file after the other. This method takes all requests that APT hands out
-//! and spreads them over every mirror that holds the same files, in parts where that helps; a mirror
-//! that drips, breaks off or lacks a file loses it to another. What was learned of a mirror counts for
-//! the run. Bytes are accepted by the SHA-256 that APT expects and by nothing else; so a mirror need
-//! not be trusted. `InRelease`, of which no hash is known, is asked of two mirrors, and the newest
-//! counts, never an older one than APT has. For files below no listed mirror the one host is asked,
-//! as APT's own method does, and redirects are APT's to follow.
+//! APT asks one host for one file after the other. This method takes all requests that APT hands out, and spreads them
+//! over all mirrors with the same files, in parts where that helps. If a mirror is slow, breaks off or lacks a file,
+//! another one takes over. What it learns about a mirror counts for the whole run. Only the SHA-256 that APT expects
+//! decides whether bytes are accepted, so a mirror need not be trusted. No hash is known of `InRelease`. So two mirrors
+//! are asked, and the newest answer counts, but never one older than APT's own. Files below no listed mirror come from
+//! the one host, as with APT's own method, and APT follows redirects.
 //!
 //! Settings, in APT's configuration, besides those of apt-transport-http(1) and
 //! apt-transport-https(1):
@@ -19,7 +18,7 @@
 //! Acquire::Max-Pipeline-Depth "1000";                       // requests that APT hands out at once
 //! ```
 //!
-//! Not obeyed, and said so: socks proxies, `CrlFile`. Not used: SRV records. A file of which MD5 or SHA-1 alone is known
+//! Ignored with a warning: socks proxies, `CrlFile`. Not used: SRV records. If only MD5 or SHA-1 of a file is known, it
 //! comes from the host that APT named, and APT decides whether such a hash is enough.
 
 mod answers;
@@ -52,27 +51,27 @@ use crate::acquire::{
     drop_privileges,
 };
 
-/// What `Acquire::Max-Pipeline-Depth` should be: as many requests as APT has ready at once. With its
-/// default of 10, small files wait for each other's round trips whatever the method does: 200 packages
-/// of 6 MB in all, at 150 ms, take 4.9 s with 10, 2.1 s with 30, 1.55 s with 100 and 1.53 s with 1000
-/// (`bench/apt one-far`); apt's own method takes 7.6 s.
+/// Recommended value of `Acquire::Max-Pipeline-Depth`: as many requests as APT has ready at once. With its default of
+/// 10, small files wait for each other's round trips, whatever the method does. Measured with 200 packages of 6 MB in
+/// all at 150 ms: 4.9 s with 10, 2.1 s with 30, 1.55 s with 100 and 1.53 s with 1000 (`bench/apt one-far`). apt's own
+/// method takes 7.6 s.
 pub const PIPELINE_DEPTH: usize = 1000;
 
-/// Requests read ahead of those that were begun.
+/// Most requests that are read ahead of the current ones.
 const READ_AHEAD: usize = 4096;
 
-/// Takes lines for whoever looks into what the method does: with `Debug::Acquire::http`, what APT's own method writes to
+/// Receives the debug output of the method: with `Debug::Acquire::http`, the lines that APT's own method writes to
 /// stderr.
 pub type DebugOutput = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// Serves APT as the method `name` (`http`, `https`, or another name; see [`MethodName`]) until it closes the pipe, goes away or
-/// interrupts. `from` is read by a thread of its own.
+/// Serves APT as the method `name` (`http`, `https`, or another name; see [`MethodName`]) until APT closes the pipe,
+/// ends or interrupts. A separate thread reads `from`.
 ///
-/// To be called while there is no other thread: rights are dropped for this one. Whatever happens to a
-/// request is an answer to APT.
+/// Call it before other threads start, as only the calling thread drops its privileges. Every request gets an answer,
+/// whatever happens.
 ///
 /// # Errors
-/// When a pipe fails, or APT says what cannot be understood.
+/// [`IncomingError::Io`] if a pipe fails. The other variants of [`IncomingError`] for data from APT that is not valid.
 pub fn serve(
     name: &str,
     from: impl Read + Send + 'static,
@@ -114,7 +113,7 @@ fn converse(
         apt.send(&Message::new(401, "General Failure").with("Message", error))?;
         return Ok(());
     }
-    // One worker: what takes time is done by the landing's threads.
+    // One worker: the landing's threads do the slow work.
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).thread_name("network").enable_all().build()?;
     let (requested, requests) = mpsc::channel(READ_AHEAD);
@@ -133,19 +132,19 @@ fn converse(
             _ = terminated.recv() => Ok(false),
         }
     });
-    // Connections first, or they would go on to fetch while files are closed.
+    // Connections first: they would go on fetching while files are closed.
     runtime.shutdown_background();
     session.finish();
     match result {
-        // The reader has ended too, and says why.
+        // The reader has ended, too, and has the reason.
         Ok(true) => reader.join().unwrap_or(Ok(())),
-        // It waits for APT, which has had enough.
+        // The reader still waits for APT, which needs nothing more.
         Ok(false) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Writes heads as APT's own method does: a request as it is, an answer with the address that was asked.
+/// Logs heads as APT's own method does: a request as it is, an answer with the requested address.
 fn head_log(name: MethodName, debug: DebugOutput) -> HeadLog {
     HeadLog::new(move |head| match head {
         WireHead::Request(text) => text.lines().for_each(|line| debug(line)),
@@ -161,7 +160,7 @@ fn head_log(name: MethodName, debug: DebugOutput) -> HeadLog {
     })
 }
 
-/// Hands requests on until there are no more, or nobody takes them.
+/// Passes requests on until there are no more, or the receiver has ended.
 fn read(mut incoming: Incoming<impl Read>, requested: &mpsc::Sender<Request>) -> Result<(), IncomingError> {
     while let Some(message) = incoming.receive()? {
         if message.code == 600 && requested.blocking_send(Request::new(message)).is_err() {

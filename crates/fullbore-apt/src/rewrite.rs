@@ -19,6 +19,7 @@ use fullbore_debian::pdiff::{Edits, SpliceError};
 use fullbore_engine::digest::{Sha256, Sha256Hasher};
 use fullbore_engine::files::FileError;
 use fullbore_engine::stage::Ledger;
+use fullbore_engine::units;
 use thiserror::Error;
 
 use self::clocks::Clocks;
@@ -58,12 +59,12 @@ pub struct Expected {
     pub sha256: Sha256,
 }
 
-/// Result of a completed pass.
+/// Sizes, hash and frame counts of a completed pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rewritten {
     /// Length of the plain content, in bytes.
     pub plain_size: u64,
-    /// SHA-256 of the plain content.
+    /// SHA-256 of the decompressed content.
     pub sha256: Sha256,
     /// Length of the new file, in bytes.
     pub file_size: u64,
@@ -76,26 +77,26 @@ pub struct Rewritten {
 /// Why a pass failed. The old index is unchanged then, and no temporary file is left.
 #[derive(Debug, Error)]
 pub enum RewriteError {
-    /// The old index cannot be read.
+    /// The old index cannot be read or decompressed.
     #[error("cannot read {}: {source}", path.display())]
     Read {
-        /// Its path.
+        /// Path of the old index.
         path: PathBuf,
         /// The error of the system or the decompressor.
         source: io::Error,
     },
-    /// The new one cannot be written.
+    /// The new index cannot be written.
     #[error(transparent)]
     Write(#[from] FileError),
-    /// An unwritable path or form.
+    /// The new index has an unusable path, or a form that cannot be written.
     #[error("cannot write {}: {reason}", path.display())]
     Target {
-        /// The path.
+        /// Path of the new index.
         path: PathBuf,
-        /// The reason.
+        /// Why it cannot be written.
         reason: &'static str,
     },
-    /// Out of memory, or no further thread.
+    /// A codec has no memory, or a thread cannot be started.
     #[error("cannot make {}: {source}", path.display())]
     Codec {
         /// The path of the new index.
@@ -108,10 +109,10 @@ pub enum RewriteError {
     Splice {
         /// The path of the old index.
         path: PathBuf,
-        /// The reason.
+        /// Where and why the edits do not fit.
         source: SpliceError,
     },
-    /// The result is not the expected one.
+    /// The result is not the expected content.
     #[error("{}: {wrong}", path.display())]
     Mismatch {
         /// The path of the new index.
@@ -119,36 +120,36 @@ pub enum RewriteError {
         /// The actual and the expected content.
         wrong: Box<Mismatch>,
     },
-    /// Implausibly large content without an expected size.
-    #[error("{}: decompresses to more than {limit_bytes} bytes", path.display())]
+    /// The content is implausibly large, and its expected size is unknown.
+    #[error("{}: decompresses to more than {}", path.display(), units::bytes(*limit_bytes))]
     TooLarge {
         /// The path of the old index.
         path: PathBuf,
-        /// The limit.
+        /// The limit in bytes.
         limit_bytes: u64,
     },
-    /// A bug in fullbore.
+    /// A thread panicked: a bug in fullbore.
     #[error("a thread that works on {} panicked: {message}", path.display())]
     Panicked {
         /// The path of the new index.
         path: PathBuf,
-        /// The message of the panic.
+        /// Text of the panic.
         message: String,
     },
 }
 
-/// A wrong result.
+/// Content that differs from the expected one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
     "content of {size} bytes has SHA-256 {sha256}, expected are {} bytes, {}{}",
     expected.size, expected.sha256, old.map_or_else(String::new, |old| format!("; the old content has {} bytes, {}", old.size, old.sha256))
 )]
 pub struct Mismatch {
-    /// The expected content.
+    /// Expected size and hash of the content.
     pub expected: Expected,
     /// Actual length in bytes; a pass ends when it exceeds the expected one.
     pub size: u64,
-    /// Actual SHA-256.
+    /// SHA-256 of the actual content.
     pub sha256: Sha256,
     /// The old content, which may be the wrong one to patch; `None` for a conversion, or if it is far larger than expected.
     pub old: Option<Expected>,
@@ -174,7 +175,7 @@ const EXPLAINED_BYTES: u64 = 64 << 20;
 ///
 /// # Errors
 /// [`RewriteError`] if the old index cannot be read or does not fit the edits, if the new one cannot be written, or if
-/// its hash is not the expected one.
+/// its content is not the expected one.
 pub fn rewrite(job: &Rewrite<'_>) -> Result<Rewritten, RewriteError> {
     let old_form = job.old_form.unwrap_or_else(|| form_of(job.old));
     let new_form = job.new_form.unwrap_or_else(|| form_of(job.new));

@@ -1,11 +1,10 @@
 //! The `rred` method: makes a new index from the old one and patches that APT has fetched.
 //!
-//! Takes the place of APT's own (`Dir::Bin::Methods::rred`). APT lays the old index, or a link
-//! to it, and the patches into `partial/` of its lists directory, names the file to be made,
-//! and moves it into place when it is there. What differs from APT's method: a result is
-//! given out only if its SHA-256 is a signed one, also where APT does not say which it must be
-//! (patches merged by the archive: see `target`), and whatever is in doubt is a `400 URI
-//! Failure`, after which APT fetches the whole index.
+//! It replaces APT's own method (`Dir::Bin::Methods::rred`). APT puts the old index, or a link to it, and the patches
+//! into `partial/` of its lists directory, and names the file to make. When the file is there, APT moves it into place.
+//! Two things differ from APT's method. A result is delivered only if its SHA-256 is a signed one, even if APT does not
+//! say which it must be (for patches merged by the archive, see `target`). Anything doubtful is a `400 URI Failure`,
+//! after which APT fetches the whole index.
 
 mod patches;
 mod target;
@@ -24,23 +23,23 @@ use crate::rewrite::{Rewrite, RewriteError, rewrite};
 pub use patches::PatchError;
 pub use target::TargetError;
 
-/// The setting of the compression level: `apt` for APT's levels.
+/// The setting of the compression level: `best` or `apt` for APT's levels.
 pub(crate) const LEVEL_SETTING: &str = "Acquire::fullbore::Level";
 
-/// Why the rred method made no index.
+/// Why the rred method could not make an index.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RredError {
-    /// A request without a target or a source.
+    /// The request lacks a required field.
     #[error("the request has no {0}")]
     Request(&'static str),
-    /// Invalid patches.
+    /// The patches cannot be used.
     #[error(transparent)]
     Patch(#[from] PatchError),
-    /// The patches do not fit together.
-    #[error("the patches do not follow on each other: {0}")]
+    /// The patches do not fit on one another.
+    #[error("the patches do not fit on one another: {0}")]
     Chain(ScriptError),
-    /// Unknown expected result.
+    /// The expected result is unknown.
     #[error(transparent)]
     Target(#[from] TargetError),
     /// The pass failed, or its result is wrong.
@@ -49,7 +48,7 @@ pub enum RredError {
     /// The times of the new index could not be set.
     #[error("cannot set the times of {}: {source}", path.display())]
     Times {
-        /// The new index.
+        /// Path of the new index.
         path: PathBuf,
         /// The error of the system.
         source: io::Error,
@@ -60,7 +59,7 @@ pub enum RredError {
 #[derive(Debug, Default)]
 pub struct Rred {
     level: Level,
-    /// `Debug::Acquire::rred`: tell APT what was done.
+    /// `Debug::Acquire::rred`: log the work to APT.
     debug: bool,
 }
 
@@ -161,8 +160,8 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// As APT has it, so that the file's time tells which state it is of: access as the old index
-/// has it, change as the last patch.
+/// Sets times as APT does, so that they tell the file's state: the access time of the old index, the modification time
+/// of the last patch.
 fn set_times(old: &Path, new: &Path, mtime_unix_s: i64) -> Result<(), RredError> {
     let seconds = |tv_sec| Timespec { tv_sec, tv_nsec: 0 };
     let set = || {
@@ -171,7 +170,7 @@ fn set_times(old: &Path, new: &Path, mtime_unix_s: i64) -> Result<(), RredError>
         rustix::fs::utimensat(CWD, new, &times, AtFlags::empty())
     };
     set().map_err(|errno| {
-        // APT does not know of the file, so remove it.
+        // APT does not know the file, so remove it.
         let _ = std::fs::remove_file(new);
         RredError::Times { path: new.to_owned(), source: errno.into() }
     })

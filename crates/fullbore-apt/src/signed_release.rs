@@ -1,7 +1,7 @@
 //! The signed `Release` of a suite: requested, received, verified.
 //!
 //! After an answer "not modified" the local copy is verified again (CVE-2014-0487). The caller compares the result with
-//! what it has.
+//! its own state.
 
 use std::fmt::Display;
 use std::ops::Range;
@@ -19,8 +19,8 @@ use fullbore_wire::fetch::{Fetcher, Get, GetError, Got, HeadSeen, Watch};
 use fullbore_wire::hosts::HostId;
 use tokio::task::JoinSet;
 
-/// Requests for one file to a host that is busy or breaks the connection. A guess: the pauses between them cover a restart
-/// or a busy moment, and a host that is down costs little time.
+/// Requests for one file to a host that is busy or breaks the connection. A guess: the pauses between them cover a
+/// restart or a busy moment, and a host that is down costs little time.
 const TRIES: u32 = 4;
 
 /// Delay before other hosts are asked, if the first sent no head. A guess.
@@ -46,7 +46,7 @@ pub struct CachedRelease {
     pub content: Vec<u8>,
     /// Modification time in seconds since 1970.
     pub modified: i64,
-    /// Its `ETag` from the host.
+    /// The `ETag` that the host sent for it.
     pub tag: Option<EntityTag>,
 }
 
@@ -62,8 +62,8 @@ impl CachedRelease {
     }
 }
 
-/// The name of the file that contradicts an `InRelease`, `Release` or `Release.gpg`, and the reason. A missing signature
-/// is no contradiction.
+/// Name of the file, `Release` or `Release.gpg`, that contradicts an `InRelease`, and the reason. A missing signature
+/// is not a contradiction.
 pub fn contradiction(
     release: &[u8],
     signature: Option<&[u8]>,
@@ -82,13 +82,13 @@ pub fn contradiction(
 pub struct ReceivedRelease {
     /// Names and contents; the first identifies the suite's state.
     pub files: Vec<(&'static str, Vec<u8>)>,
-    /// `Last-Modified`, Unix seconds.
+    /// Value of `Last-Modified`, Unix seconds.
     pub modified: Option<i64>,
-    /// `ETag` of the `InRelease`.
+    /// The `ETag` that the host sent for the `InRelease`.
     pub tag: Option<EntityTag>,
     /// The signed text, which the verifier has accepted.
     pub text: SignedText,
-    /// The fields of `text`, parsed.
+    /// The parsed fields of `text`.
     pub release: Release,
 }
 
@@ -124,8 +124,8 @@ pub fn remote_directory(suite: &str) -> String {
 }
 
 /// When a Release expires, Unix seconds: its `Valid-Until`, but not before `Valid-Until-Min`, and never after
-/// `Valid-Until-Max`, in seconds after its `Date` (sources.list(5)). As in apt, the maximum has the last word, and 0
-/// seconds are no limit.
+/// `Valid-Until-Max`, in seconds after its `Date` (sources.list(5)). As in apt, the maximum takes precedence, and 0
+/// seconds mean no limit.
 pub fn valid_until(release: &Release, min_s: Option<u64>, max_s: Option<u64>) -> Option<i64> {
     let after = |limit_s: Option<u64>| {
         let limit_s = limit_s.filter(|limit_s| *limit_s > 0);
@@ -143,7 +143,7 @@ pub type Answer = Result<NamedAnswers, GetError>;
 
 /// A request for the Release of a suite.
 pub struct ReleaseRequest<'a> {
-    /// Sends the requests.
+    /// Sends the requests, and knows the hosts.
     pub fetcher: &'a Fetcher,
     /// Number of the host to ask.
     pub host: HostId,
@@ -274,7 +274,7 @@ pub async fn get_hedged(
         if let Some(position) = answers.iter().position(is_alike) {
             let got = answers.swap_remove(position);
             return Ok(match alike {
-                // The next run asks the first host again, for which another's `ETag` means nothing.
+                // The next run asks the first host again, which does not know the other's `ETag`.
                 Equivalence::SameHead => Got { head: seen.head().unwrap_or_else(|| got.head.clone()), ..got },
                 Equivalence::Any => got,
             });
@@ -292,7 +292,7 @@ pub async fn get_hedged(
 /// after the first request.
 ///
 /// # Errors
-/// [`GetError`] of the last try. A busy host is no error: its answer is returned after the last try.
+/// [`GetError`] of the last try. A busy host is not an error: its answer is returned after the last try.
 pub(crate) async fn get_with_retries(
     watch: &Watch,
     host: HostId,
@@ -404,7 +404,7 @@ pub fn accept(
             }
         }
     }
-    // A store has a whole sentence for each, often the same.
+    // A store sends a whole sentence for each, often the same.
     for same in denied.chunk_by(|one, other| one.1 == other.1) {
         let names: Vec<&str> = same.iter().map(|(name, _)| *name).collect();
         statuses.push(format!("{}: {}", names.join(", "), same[0].1));
@@ -457,11 +457,11 @@ fn hint_of(error: &SignatureError) -> Option<&'static str> {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("requested suite {requested:?}, but the Release is of suite {suite:?}, codename {codename:?}")]
 pub struct WrongSuite {
-    /// The requested suite.
+    /// The suite that was requested.
     pub requested: String,
-    /// `Suite` of the Release.
+    /// `Suite` of the received Release.
     pub suite: String,
-    /// `Codename` of the Release.
+    /// `Codename` of the received Release.
     pub codename: String,
 }
 

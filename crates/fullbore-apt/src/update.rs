@@ -1,8 +1,14 @@
 //! `fullbore update`: APT's indexes as `apt-get update` keeps them, by patches where that is faster.
 //!
-//! [`run`] does it in order: the Release of each source (`release`), the changed indexes (`wanted`), the fastest strategy
-//! for each (`strategy`), patches and files from all sites at once (`files`), rebuilt indexes as soon as their files are
-//! there (`rebuild`), one sync, then the names (`publish`). A source that fails keeps its files; the others continue.
+//! [`run`] goes through these steps:
+//!
+//! 1. fetch the Release of each source (`release`), and find the changed indexes (`wanted`);
+//! 2. choose the fastest strategy for each of these (`strategy`);
+//! 3. fetch patches and files from all sites in parallel (`files`), and rebuild each index as soon as its files have
+//!    arrived (`rebuild`);
+//! 4. sync once, and give the new names (`publish`).
+//!
+//! A source that fails keeps its files; the others continue.
 
 mod files;
 mod hooks;
@@ -139,7 +145,7 @@ struct IndexUpdate<'a> {
     /// Missing files before it can be rebuilt.
     open: usize,
     state: State,
-    /// A received file was not as signed.
+    /// Whether a received file differs from its signed hash.
     is_wrong: bool,
 }
 

@@ -1,18 +1,18 @@
-//! Changes of permissions that `--chmod` asks for, in rsync's words (rsync(1), `--chmod`).
+//! Permission changes of `--chmod`, in rsync's syntax (rsync(1), `--chmod`).
 //!
-//! They are made where the source is listed, so that everything behind sees the changed permissions only.
+//! The sender applies them when it lists the source, so every later step sees only the changed permissions.
 
 use serde::{Deserialize, Serialize};
 
-/// All bits that can be changed.
+/// All bits that can be changed: the low twelve bits of a mode (inode(7)).
 const BITS: u32 = 0o7777;
-/// The bits that let somebody execute a file, or enter a directory.
+/// The bits that allow executing a file, or entering a directory.
 const EXECUTE: u32 = 0o111;
 const SET_USER_ID: u32 = 0o4000;
 const SET_GROUP_ID: u32 = 0o2000;
 const STICKY: u32 = 0o1000;
 
-/// Changes, in their order.
+/// Permission changes of `--chmod`, applied in the order in which the user gave them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ModeChanges {
@@ -24,34 +24,36 @@ pub struct ModeChanges {
 struct ModeChange {
     directories: bool,
     files: bool,
-    /// Bits that stay.
+    /// Mask of the bits that keep their value; all others are cleared.
     kept: u32,
-    /// Bits that are set.
+    /// Bits that are set after `kept` was applied.
     set: u32,
-    /// `X`: execute bits are set only on directories, and on files that have one.
+    /// Whether the change used `X`: it sets execute bits only on directories, and on files that have an execute bit
+    /// already.
     spares_plain: bool,
 }
 
 impl ModeChanges {
-    /// Whether nothing is changed.
+    /// Whether there are no changes, so that every mode stays as it is.
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }
 
-    /// Adds the changes of one option, separated by commas. A change that names nobody (`+w`) leaves out what the
-    /// umask does.
+    /// Adds the changes of one option, separated by commas. A change without `u`, `g`, `o` or `a` (`+w`) respects the
+    /// umask, as chmod(1) does.
     ///
     /// # Errors
-    /// What is wrong with the text.
+    /// A sentence that quotes the first part which is not a change in rsync's syntax. The changes before it have been
+    /// added.
     pub fn add(&mut self, text: &str, umask: u32) -> Result<(), String> {
         for part in text.split(',') {
-            let change = parse(part, umask).ok_or_else(|| format!("`{part}` is no change of permissions"))?;
+            let change = parse(part, umask).ok_or_else(|| format!("`{part}` is not a change of permissions"))?;
             self.changes.push(change);
         }
         Ok(())
     }
 
-    /// The permissions of something that is no symbolic link, as they become.
+    /// Returns `mode` with all changes applied. Symbolic links have no permissions to change.
     pub(crate) fn apply(&self, mode: u32, is_directory: bool) -> u32 {
         let is_executable = mode & EXECUTE != 0;
         let applies = |change: &&ModeChange| if is_directory { change.directories } else { change.files };
@@ -62,7 +64,7 @@ impl ModeChanges {
     }
 }
 
-/// What the process takes away from the permissions of new files (proc(5), `Umask`); none without `/proc`.
+/// Returns the umask of this process (proc(5), `Umask`), or `None` if `/proc` is not mounted.
 pub fn umask() -> Option<u32> {
     let text = std::fs::read_to_string("/proc/self/status").ok()?;
     let value = text.lines().find_map(|line| line.strip_prefix("Umask:")).map(str::trim);
@@ -82,7 +84,7 @@ fn parse(text: &str, umask: u32) -> Option<ModeChange> {
     }
     let (who, rest) = rest.split_at(rest.find(['+', '-', '='])?);
     let (operator, what) = rest.split_at(1);
-    // One bit for each of those who are named, and the bit that `s` means for them.
+    // `places`: one bit for each class of users that the change names. `special`: what `s` means for these classes.
     let (mut places, mut special) = (0, 0);
     for letter in who.bytes() {
         let (place, bit) = match letter {

@@ -1,4 +1,4 @@
-//! What a tree consists of, as the sender saw it: one [`Entry`] per name, without its content.
+//! The entries of a tree as the sender listed them: one [`Entry`] per name, without its content.
 
 /// Longest name of one file, in bytes: Linux' `NAME_MAX`, which no file system there exceeds.
 pub const NAME_BYTES: usize = 255;
@@ -6,10 +6,10 @@ pub const NAME_BYTES: usize = 255;
 pub const PATH_BYTES: usize = 4096;
 /// Longest value of an extended attribute, in bytes: Linux' `XATTR_SIZE_MAX`.
 pub(crate) const XATTR_BYTES: usize = 64 << 10;
-/// Extended attributes of one file. Linux bounds the list of their names to 64 KiB
-/// (`XATTR_LIST_MAX`); names of less than sixteen bytes in such numbers are not met.
+/// Most extended attributes of one file. Linux limits the list of their names to 64 KiB (`XATTR_LIST_MAX`). This bound
+/// assumes names of 16 bytes on average; files with thousands of shorter names do not occur in practice.
 pub(crate) const XATTRS: usize = 4096;
-/// All extended attributes of one file, in bytes. A guess: file systems in use hold 64 KiB to 128 KiB.
+/// Most bytes in all extended attributes of one file. A guess: common file systems hold 64 KiB to 128 KiB.
 pub(crate) const XATTRS_BYTES: usize = 1 << 20;
 
 /// Type of a directory entry (inode(7)).
@@ -32,17 +32,17 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Whether it is made by `mknod`.
+    /// Whether mknod(2) makes it: a named pipe, a socket or a device.
     pub fn is_special(self) -> bool {
         matches!(self, Kind::Fifo | Kind::Socket | Kind::Character | Kind::Block)
     }
 
-    /// Whether it is a device.
+    /// Whether it is a character or block device.
     pub(crate) fn is_device(self) -> bool {
         matches!(self, Kind::Character | Kind::Block)
     }
 
-    /// From the mode of a `stat`.
+    /// Returns the type in the mode of a stat(2), or `None` if the mode has an unknown type.
     pub(crate) fn of_mode(mode: u32) -> Option<Kind> {
         use rustix::fs::FileType;
         Some(match FileType::from_raw_mode(mode) {
@@ -71,24 +71,24 @@ impl Kind {
     }
 }
 
-/// A moment, seconds and nanoseconds since 1970.
+/// A time of a file: seconds and nanoseconds since 1970-01-01 UTC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time {
-    /// Whole seconds since 1970; negative before.
+    /// Whole seconds since 1970-01-01 UTC; negative before.
     pub seconds: i64,
-    /// Nanoseconds after `seconds`, below 1,000,000,000.
+    /// Nanoseconds after `seconds`, from 0 to 999,999,999.
     pub nanoseconds: u32,
 }
 
-/// Which file of the source this is, and in which state: a difference in any field
-/// voids what an earlier run kept of it.
+/// Identifies a file of the source and its state. If any field differs, the receiver discards the part of the file that
+/// an earlier run kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Identity {
     /// Device number of its file system.
     pub device: u64,
     /// Inode number of the file at the source.
     pub inode: u64,
-    /// Time of the last change of content or attributes.
+    /// Time of the last change of content or attributes (`st_ctime`).
     pub changed: Time,
 }
 
@@ -102,7 +102,7 @@ pub struct Entry {
     pub name: Vec<u8>,
     /// Type of the entry: file, directory, link or device.
     pub kind: Kind,
-    /// Permission bits, set-id and sticky bits: the low twelve bits.
+    /// Permission, set-id and sticky bits: the low twelve bits of `st_mode`.
     pub mode: u32,
     /// Number of the owner at the source.
     pub user: u32,
@@ -110,36 +110,37 @@ pub struct Entry {
     pub group: u32,
     /// Time of the last change of content.
     pub modified: Time,
-    /// Length in bytes; 0 but for files.
+    /// Length of the content in bytes; 0 for entries that are not regular files.
     pub size: u64,
-    /// Bytes of content that a file with holes has on its disk; none for files without.
+    /// Bytes of content that a sparse file has on its disk; `None` for files without holes.
     pub stored: Option<u64>,
-    /// Device, inode and change time; none of directories.
+    /// Device, inode and change time; all zero for directories.
     pub identity: Identity,
-    /// Names of one file share a number; the first of them listed brings the content.
+    /// Number of a group of hard links. All names of one file share it; the first one that is listed carries the
+    /// content.
     pub link_group: Option<u64>,
-    /// Target of a symbolic link, else empty.
+    /// Target of a symbolic link; empty for other entries.
     pub target: Vec<u8>,
-    /// Major and minor number of a device.
+    /// Major and minor number of a device; zeros for other entries.
     pub device: (u32, u32),
     /// Extended attributes, ACLs among them, sorted by name.
     pub xattrs: Xattrs,
 }
 
 impl Entry {
-    /// Bytes that have to be transferred at most.
+    /// Most bytes of content that have to be transferred: `stored` for sparse files, else `size`.
     pub fn content_bytes(&self) -> u64 {
         self.stored.map_or(self.size, |stored| stored.min(self.size))
     }
 
-    /// Bytes that it takes in memory.
+    /// Bytes of memory that the entry takes, for bounds on lists.
     pub(crate) fn memory_bytes(&self) -> usize {
         let xattr = |(name, value): &(Vec<u8>, Vec<u8>)| size_of::<(Vec<u8>, Vec<u8>)>() + name.len() + value.len();
         let xattrs: usize = self.xattrs.iter().map(xattr).sum();
         size_of::<Entry>() + self.name.len() + self.target.len() + xattrs
     }
 
-    /// An entry without anything special, for the others to be filled in.
+    /// An entry with zeros and empty fields, for callers that set the rest.
     pub fn plain(name: &[u8], kind: Kind) -> Entry {
         Entry {
             name: name.to_vec(),
@@ -159,7 +160,7 @@ impl Entry {
     }
 }
 
-/// Whether this can be the name of one file beneath a directory.
+/// Whether this can be the name of one directory entry: 1 to [`NAME_BYTES`] bytes, no `/`, no NUL, not `.` or `..`.
 pub fn is_name(name: &[u8]) -> bool {
     !name.is_empty()
         && name.len() <= NAME_BYTES
@@ -168,12 +169,12 @@ pub fn is_name(name: &[u8]) -> bool {
         && !name.iter().any(|byte| matches!(byte, 0 | b'/'))
 }
 
-/// Whether this is a path beneath a root: names with single slashes between; empty is the root.
+/// Whether this is a path below a root: names separated by single slashes. The empty path is the root itself.
 pub fn is_path(path: &[u8]) -> bool {
     path.is_empty() || path.len() < PATH_BYTES && path.split(|byte| *byte == b'/').all(is_name)
 }
 
-/// `directory/name`, or the name alone at the root.
+/// Joins a directory and a name with a slash. At the root (`directory` is empty) the name stands alone.
 pub fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
     let mut path = Vec::with_capacity(directory.len() + 1 + name.len());
     path.extend_from_slice(directory);
@@ -184,7 +185,7 @@ pub fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
     path
 }
 
-/// For messages: bytes that are no text are shown as `\377`.
+/// Formats a path for messages. Bytes that are not UTF-8 appear as octal escapes such as `\377`.
 pub fn shown(path: &[u8]) -> String {
     let mut text = String::with_capacity(path.len());
     for chunk in path.utf8_chunks() {

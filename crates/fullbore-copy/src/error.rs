@@ -1,76 +1,78 @@
-//! What ends a copy before its end. Problems of single files do not: see [`crate::wire::Problem`].
+//! Errors that end a copy before it is complete. Problems with single files do not end it: see
+//! [`crate::wire::Problem`].
 
 use std::io;
 
 use crate::wire::WireError;
 
-/// Stands for a lost connection where other errors have their exit code, which many things share.
+/// Code of a lost connection in the last message to the other end. Its exit code would not tell it from protocol
+/// errors, and only after a lost connection may the other end connect again.
 const LOST_CONNECTION: u8 = 255;
 
-/// Why a copy could not go on.
+/// Why a copy was ended before it was complete.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CopyError {
-    /// What was asked for cannot be.
+    /// The settings or paths are unusable. Exit code 1.
     #[error("{0}")]
     Usage(String),
-    /// Names that the destination's file system cannot hold beside each other, or at all.
+    /// The source has names that the destination's file system cannot store, or not side by side. Exit code 1.
     #[error("{count} names cannot be at the destination (see above); nothing was copied; leave them out by --exclude")]
     Names {
-        /// How many.
+        /// How many names conflict.
         count: u64,
     },
-    /// Another copy writes to the same destination.
+    /// Another copy writes to the same destination. Exit code 6.
     #[error("{0}: another copy is writing here")]
     Locked(String),
-    /// The destination has no room, or fails.
+    /// The destination is full, or its disk returned an error. Exit code 7.
     #[error("{0}")]
     Disk(String),
-    /// The connection broke, or never was.
+    /// The connection was lost, or could not be made. Exit code 3.
     #[error("{0}")]
     Network(String),
-    /// The other end said something that it should not.
-    #[error("the other end does not keep to the protocol: {0}")]
+    /// The other end sent a malformed message. Exit code 3.
+    #[error("the other end violated the protocol: {0}")]
     Protocol(#[from] WireError),
-    /// The other end kept to the form, but not to the meaning.
-    #[error("the other end does not keep to the protocol: {0}")]
+    /// The other end sent a well-formed message that is not allowed at this point. Exit code 3.
+    #[error("the other end violated the protocol: {0}")]
     Meaning(&'static str),
-    /// Content arrived with another hash than it was sent with.
-    #[error("{path}: what arrived is not what was sent; memory or processor of one machine may be faulty")]
+    /// Received content does not match the hash that the sender computed. Exit code 4.
+    #[error("{path}: received data is not what was sent; memory or processor of one machine may be faulty")]
     Verification {
-        /// Which file.
+        /// Path of the file below the destination.
         path: String,
     },
-    /// What was written is not what the device holds.
-    #[error("{path}: the device does not hold what was written; the disk, its cable or memory may be faulty")]
+    /// `--verify` read other data from the device than was written. Exit code 4.
+    #[error("{path}: data on the device is not what was written; the disk, its cable or memory may be faulty")]
     Damaged {
-        /// The first such file.
+        /// Path of the first damaged file below the destination.
         path: String,
     },
-    /// A signal.
+    /// A signal ended the copy. Exit code 130.
     #[error("interrupted")]
     Interrupted,
-    /// The other end gave up, and said why.
+    /// The other end gave up, and sent the reason.
     #[error("{text}")]
     Remote {
-        /// As the other end's own exit code would be.
+        /// The exit code that the other end reported.
         exit_code: u8,
-        /// Its words.
+        /// The other end's error message.
         text: String,
     },
-    /// The system refuses what every copy needs: threads, clocks, its own files.
+    /// The operating system refused a resource that every copy needs: threads, clocks, its own files. Exit code 1.
     #[error("{what}: {error}")]
     System {
-        /// What was tried.
+        /// The resource or operation.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         #[source]
         error: io::Error,
     },
 }
 
 impl CopyError {
-    /// The documented exit code of the program.
+    /// The documented exit code of the program for this error.
     pub fn exit_code(&self) -> u8 {
         match self {
             CopyError::Usage(_) | CopyError::Names { .. } | CopyError::System { .. } => 1,
@@ -83,13 +85,13 @@ impl CopyError {
         }
     }
 
-    /// What the last message of this end says it to be: the exit code, but for a lost connection, which the
-    /// other end may dial again for.
+    /// The code for this end's last message: the exit code, except for a lost connection. After a lost connection the
+    /// other end may connect again.
     pub(crate) fn code(&self) -> u8 {
         if self.is_lost_connection() { LOST_CONNECTION } else { self.exit_code() }
     }
 
-    /// What the other end's last message says.
+    /// The error that the other end's last message stands for; the inverse of [`CopyError::code`].
     pub(crate) fn told(code: u8, text: String) -> CopyError {
         match code {
             LOST_CONNECTION => CopyError::Network(text),
@@ -97,17 +99,17 @@ impl CopyError {
         }
     }
 
-    /// The other end has said nothing more.
+    /// The error for a connection that ended without a last message.
     pub(crate) fn gone() -> CopyError {
         CopyError::Network("the connection to the other end broke".to_owned())
     }
 
-    /// What a pipe or connection that cannot be used means.
+    /// The error for a pipe or connection that cannot be read or written.
     pub(crate) fn from_pipe(error: io::Error) -> CopyError {
         CopyError::Network(format!("the connection broke: {error}"))
     }
 
-    /// Whether the connection was lost, so that dialling again may help.
+    /// Whether the connection was lost, so that another attempt may help.
     pub fn is_lost_connection(&self) -> bool {
         matches!(self, CopyError::Network(_))
     }

@@ -1,12 +1,12 @@
-//! Owners and groups that become others: `--usermap`, `--groupmap` and `--chown`, in rsync's words.
+//! Changed owners and groups: `--usermap`, `--groupmap` and `--chown`, in rsync's syntax.
 //!
-//! Names and numbers on the left are the source's, those on the right the destination's.
+//! The left side of a rule has names and numbers of the source, the right side those of the destination.
 
 use serde::{Deserialize, Serialize};
 
 use crate::filter::Filters;
 
-/// Rules, the first that matches decides.
+/// Rules that map owners and groups. The first rule that matches a user or group decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct IdMap {
@@ -15,41 +15,42 @@ pub struct IdMap {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Rule {
-    /// Of a group, else of a user.
+    /// Whether the rule is for groups; else it is for users.
     group: bool,
     from: From,
-    /// A name or a number.
+    /// The name or number at the destination.
     to: Vec<u8>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum From {
-    /// A name, or a pattern of names; empty for numbers without a name.
+    /// A name, or a pattern of names; empty matches numbers without a name.
     Name(Vec<u8>),
-    /// Numbers, from the first to the last.
+    /// A range of numbers, both ends included.
     Ids(u32, u32),
 }
 
 impl IdMap {
-    /// Whether there are no rules.
+    /// Whether there are no rules, so that owners and groups are kept.
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty()
     }
 
-    /// Whether there are rules for groups, or else for users.
+    /// Whether there is a rule for groups (`group`), or for users (not `group`).
     pub fn is_of(&self, group: bool) -> bool {
         self.rules.iter().any(|rule| rule.group == group)
     }
 
-    /// Adds rules as `--usermap` and `--groupmap` have them: `FROM:TO` with commas between.
+    /// Adds rules in the syntax of `--usermap` and `--groupmap`: `FROM:TO`, separated by commas.
     ///
     /// # Errors
-    /// What is wrong with the text.
+    /// A sentence that quotes the first rule without a colon, or with nothing after the colon. The rules before it have
+    /// been added.
     pub fn add(&mut self, group: bool, text: &str) -> Result<(), String> {
         for part in text.split(',') {
             let (from, to) = part.split_once(':').ok_or_else(|| format!("`{part}`: expected FROM:TO"))?;
             if to.is_empty() {
-                return Err(format!("`{part}`: nothing is on the right of the colon"));
+                return Err(format!("`{part}`: no name follows the colon"));
             }
             let from =
                 ids(from).map_or_else(|| From::Name(from.as_bytes().to_vec()), |(low, high)| From::Ids(low, high));
@@ -69,10 +70,10 @@ impl IdMap {
         }
     }
 
-    /// With the numbers that names on the right have at the destination.
+    /// Replaces names on the right by their numbers at the destination. `id` looks up a group (true) or user by name.
     ///
     /// # Errors
-    /// A name that the destination does not know.
+    /// A message that quotes the first name on the right that is neither known to `id` nor a number.
     pub(crate) fn resolve(&self, id: impl Fn(bool, &[u8]) -> Option<u32>) -> Result<ResolvedIdMap, String> {
         let resolve = |rule: &Rule| {
             let number = || std::str::from_utf8(&rule.to).ok().and_then(|number| number.parse().ok());
@@ -94,7 +95,7 @@ impl IdMap {
     }
 }
 
-/// A number, or a range of them.
+/// Parses a number, or a range such as `1000-1999`.
 fn ids(text: &str) -> Option<(u32, u32)> {
     let (low, high) = text.split_once('-').unwrap_or((text, text));
     let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
@@ -104,7 +105,7 @@ fn ids(text: &str) -> Option<(u32, u32)> {
     Some((low.parse().ok()?, high.parse().ok()?))
 }
 
-/// Rules with numbers on the right.
+/// Rules whose right sides are numbers of the destination.
 #[derive(Debug, Default)]
 pub(crate) struct ResolvedIdMap {
     rules: Vec<ResolvedRule>,
@@ -113,7 +114,7 @@ pub(crate) struct ResolvedIdMap {
 #[derive(Debug)]
 struct ResolvedRule {
     rule: Rule,
-    /// Leaves out the names that match.
+    /// Pattern for the names on the left; `None` if the left side has numbers.
     names: Option<Filters>,
     to: u32,
 }
@@ -123,7 +124,7 @@ impl ResolvedIdMap {
         self.rules.is_empty()
     }
 
-    /// What a number of the source becomes that has this name there, or none.
+    /// The number at the destination for a number of the source that has this name there; `None` if no rule matches.
     pub(crate) fn of(&self, group: bool, id: u32, name: &[u8]) -> Option<u32> {
         let matches = |resolved: &&ResolvedRule| {
             resolved.rule.group == group

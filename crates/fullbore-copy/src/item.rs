@@ -1,24 +1,24 @@
-//! What changes of an entry, in the eleven letters of `rsync -i` (rsync(1), `--itemize-changes`).
+//! The changes of an entry, in the eleven letters of `rsync -i` (rsync(1), `--itemize-changes`).
 
 use crate::entry::Kind;
 
-/// What is done to an entry.
+/// What the copy does to an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Update {
-    /// Its content comes from the source.
+    /// Its content is transferred from the source.
     Transfer,
-    /// It is made here: a directory, link, device.
+    /// The destination makes it without content: a directory, link or device.
     Local,
     /// It becomes a hard link.
     Link,
-    /// At most its attributes change.
+    /// Only its attributes change, if anything does.
     Attributes,
 }
 
-/// What is other at the destination than at the source.
+/// The differences between an entry at the destination and at the source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changes {
-    /// The content, as a comparison showed, or where a link leads.
+    /// The content, as a comparison showed, or the target of a link.
     pub(crate) content: bool,
     pub(crate) size: bool,
     pub(crate) time: bool,
@@ -30,13 +30,14 @@ pub(crate) struct Changes {
 }
 
 impl Changes {
-    /// Whether anything is.
+    /// Whether anything differs.
     pub(crate) fn is_any(&self) -> bool {
         *self != Changes::default()
     }
 }
 
-/// The letters. `changes` is none for what is not there yet; `pushes` is whether content goes to another machine.
+/// Formats the letters. `changes` is `None` if the destination does not have the entry yet; `pushes` tells whether
+/// content goes to another machine.
 pub(crate) fn letters(update: Update, kind: Kind, changes: Option<&Changes>, pushes: bool) -> String {
     let how = match update {
         Update::Transfer if pushes => '<',
@@ -66,7 +67,7 @@ pub(crate) fn letters(update: Update, kind: Kind, changes: Option<&Changes>, pus
         letter(changes.mode, 'p'),
         letter(changes.owner, 'o'),
         letter(changes.group, 'g'),
-        // Times of access and of creation, which are not kept.
+        // Access and creation times are not kept, so this letter is always a dot.
         '.',
         letter(changes.acl, 'a'),
         letter(changes.xattr, 'x'),

@@ -1,4 +1,4 @@
-//! What one end found to be its limit, as it is told to the other, and the verdict on both.
+//! The limit that one end measured, as it reports it to the other end, and the joint verdict of both.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::probe::{DiskFacts, Part};
 use crate::transport::Path;
 
-/// One end's verdict, without the course of time.
+/// The verdict of one end, without its history over time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Judgement {
     /// Part of the system that limited this end.
@@ -38,13 +38,13 @@ pub struct Judgement {
     /// What held connections up, if this end sent.
     #[serde(default)]
     pub sending: SendReading,
-    /// Cores that may be used here.
+    /// Cores that this end's process may use.
     #[serde(default)]
     pub cores: usize,
     /// What the disks of this end did during the run.
     #[serde(default)]
     pub disks: DiskFacts,
-    /// What it knows of the connections.
+    /// What this end knows of the connections.
     #[serde(default)]
     pub path: Path,
 }
@@ -70,7 +70,7 @@ impl Default for Judgement {
 }
 
 impl Judgement {
-    /// The short form of a verdict.
+    /// Takes the parts of an engine's verdict that the other end needs.
     pub fn of(verdict: &Verdict) -> Judgement {
         Judgement {
             limit: verdict.limit.clone(),
@@ -88,7 +88,7 @@ impl Judgement {
         }
     }
 
-    /// With what the disks did, and what is known of the connections.
+    /// Adds disk activity and connection facts.
     pub fn with(self, disks: DiskFacts, path: Path) -> Judgement {
         Judgement { disks, path, ..self }
     }
@@ -98,7 +98,7 @@ impl Judgement {
         serde_json::to_vec(self).unwrap_or_default()
     }
 
-    /// From the wire; nothing if it makes no sense.
+    /// Parses a judgement from the wire; `None` if it is malformed.
     pub fn decode(json: &[u8]) -> Option<Judgement> {
         serde_json::from_slice(json).ok()
     }
@@ -108,7 +108,7 @@ impl Judgement {
         self.stages.iter().find(|stage| stage.name == role)
     }
 
-    /// What it blames of its own machine, by two signals.
+    /// The part of its own machine that this end blames. Only if two signals agree on it.
     fn blames_itself(&self, disk: Part, cpu: Part) -> Option<Part> {
         match self.limit {
             Limit::Cpu { .. } | Limit::OneCore { .. } if self.confident => Some(cpu),
@@ -117,14 +117,15 @@ impl Judgement {
         }
     }
 
-    /// Which disk a sender waits for. In one process its clocks have the writers' too, and tell which it was.
+    /// The disk that a sender waits for. In a local copy one process has the clocks of readers and writers; the device
+    /// times of both tell which disk it was.
     fn disk(&self) -> Part {
         let device_ns = |role: &str| self.stage(role).map_or(0, |stage| u128::from(stage.device_ns));
         let writing_ns = device_ns("disk write");
         if writing_ns > 0 && writing_ns + device_ns("sync") >= device_ns("read") { Part::Write } else { Part::Read }
     }
 
-    /// Whether what arrived here was taken at once: no connection waited for what comes behind it.
+    /// Whether the receiver took incoming data without delay: its connections never waited for later stages.
     fn takes_at_once(&self) -> bool {
         let receiving = self.stages.iter().filter(|stage| stage.name == "receive");
         let (starved, blocked) = receiving.fold((0, 0), |(starved, blocked), stage| {
@@ -133,13 +134,13 @@ impl Judgement {
         blocked as f64 <= SLIGHT * (starved + blocked) as f64
     }
 
-    /// Share of the time in which this end's own disk or cores held it up, whether it blames them or not.
+    /// Share of the time in which this end's own disk or cores delayed it, whether it blames them or not.
     fn own_share(&self) -> f64 {
         ["disk", "CPU"].iter().filter_map(|part| self.shares.get(*part)).sum()
     }
 
-    /// Why this end blames the path to its receiver, if it does. Where a window is full of what is under way, and not of
-    /// what nobody takes, it is the path's.
+    /// Why this end blames the path to the receiver, if it does. A full window points to the path if it is full of data
+    /// in flight, and to the receiver if it is full of data that nobody reads.
     fn blames_path(&self, receiver: &Judgement) -> Option<&'static str> {
         let is_buffer = self.sending.buffer_limited_us > self.sending.receiver_limited_us;
         match self.limit {
@@ -150,20 +151,20 @@ impl Judgement {
         }
     }
 
-    /// How busy the busiest disk here was.
+    /// How busy the busiest disk at this end was.
     fn disk_beside(&self) -> OtherShare<Part> {
         let disks = self.disks.used.iter().filter(|disk| disk.is_disk);
         OtherShare { part: Part::Write, share: disks.map(|disk| disk.busy).fold(0.0, f64::max), as_full: AS_BUSY }
     }
 
-    /// Share of the time that the threads of a role spent in such a way.
+    /// Share of wall time that the threads of this role spent in the state that `time_ns` selects.
     fn spent(&self, role: &str, time_ns: impl Fn(&StageReading) -> u64) -> Option<f64> {
         let stage = self.stage(role).filter(|stage| stage.threads > 0)?;
         let whole_ns = stage.threads as f64 * self.wall_us as f64 * 1e3;
         Some((time_ns(stage) as f64 / whole_ns.max(1.0)).min(1.0))
     }
 
-    /// For which share of the time the connections had something to carry.
+    /// Share of the time in which the connections had data to carry.
     fn path_beside(&self) -> OtherShare<Part> {
         let streams = self.sending.watched_us as f64 / self.wall_us.max(1) as f64;
         let share = self.sending.busy().unwrap_or_default();
@@ -176,27 +177,28 @@ impl Judgement {
     }
 }
 
-/// Whom the two ends of a copy blame together: an end knows its own machine, the sender knows the path.
+/// The part of a copy that both ends' verdicts blame together. Each end knows its own machine; only the sender knows
+/// the path.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Attribution {
-    /// The sender is sure of this part of its own.
+    /// The sender is confident about this part of its own machine.
     Sender(Part),
-    /// The receiver is.
+    /// The receiver is confident about this part of its own machine.
     Receiver(Part),
-    /// Both are of their processors: one machine's, or two that are full.
+    /// Both ends blame their processors: one shared machine, or two that are both full.
     Processors,
-    /// Both are of something of their own, and of different things: two limits.
+    /// Each end is confident about a different part of its own: two limits.
     Both,
-    /// The first part would be named, if the second had not been as full: two limits.
+    /// The first part would be the limit, but the second was nearly as busy: two limits.
     Beside(Part, OtherShare<Part>),
-    /// The path between them, and why, in words.
+    /// The path between the ends, and the reason.
     Path(&'static str),
-    /// Nobody is sure of anything.
+    /// Neither end is confident.
     Nobody,
 }
 
 impl Attribution {
-    /// Of these two ends.
+    /// Combines the judgements of the sender and the receiver.
     pub(crate) fn of(sender: &Judgement, receiver: &Judgement) -> Attribution {
         let sends = sender.blames_itself(sender.disk(), Part::SourceCpu);
         let (part, blame, beside) = match (sends, receiver.blames_itself(Part::Write, Part::TargetCpu)) {
@@ -220,7 +222,7 @@ impl Attribution {
         alone(&beside).map_or_else(|other| Attribution::Beside(part, other), |()| blame)
     }
 
-    /// The parts of a copy that it means; none where two signals do not agree on one.
+    /// The limiting parts; empty if two signals do not agree on one.
     pub(crate) fn parts(&self) -> &[Part] {
         match self {
             Attribution::Sender(part) | Attribution::Receiver(part) => std::slice::from_ref(part),
@@ -231,14 +233,14 @@ impl Attribution {
     }
 }
 
-/// Share of the time in which what was read waited for connections, and writers for what they bring.
+/// Share of the time in which readers waited for the connections while writers waited for data.
 pub(crate) fn waited_for_path(sender: &Judgement, receiver: &Judgement) -> Option<f64> {
     let blocked = sender.spent("read", |read| read.blocked_ns)?;
     let starved = receiver.spent("disk write", |write| write.starved_ns)?;
     Some(blocked.min(starved))
 }
 
-/// What would help where one part is to blame.
+/// Advice for a copy that is limited by one part.
 fn advice(part: Part) -> &'static str {
     match part {
         Part::Read => "A faster disk at the source would help. A faster network or destination would not pay.",
@@ -251,7 +253,7 @@ fn advice(part: Part) -> &'static str {
     }
 }
 
-/// The same where source and destination are on one machine.
+/// Advice where source and destination are on one machine.
 fn advice_here(part: Part) -> &'static str {
     match part {
         Part::Read => "A faster disk at the source would help. A faster destination would not pay.",
@@ -270,8 +272,8 @@ fn mixed(end: &Judgement, reason: String) -> (&Judgement, String, String) {
     (end, MIXED.to_owned(), reason)
 }
 
-/// What limited a copy, and why: the end that blames something of its own is believed, the sender's word on the path
-/// where neither does. Two that blame themselves are two limits. A copy within one machine has no far end.
+/// What limited a copy, and why. An end that blames its own machine is believed. If neither does, the sender's opinion
+/// of the path counts. If both do, there are two limits. A local copy has no far end.
 pub(crate) fn joined(near: &Judgement, far: Option<&Judgement>, host: &str, near_sends: bool) -> VerdictReport {
     let nobody = Judgement::default();
     let (sender, receiver) = match far {
@@ -283,7 +285,7 @@ pub(crate) fn joined(near: &Judgement, far: Option<&Judgement>, host: &str, near
     let on_host = format!(" on {host}");
     let place_of = |end: &Judgement| if std::ptr::eq(end, near) { "" } else { &*on_host };
     let (end, limit, reason) = match &blame {
-        // One process has one verdict.
+        // A local copy runs in one process, which has one verdict.
         _ if far.is_none() => own(near, ""),
         Attribution::Sender(_) => own(sender, place_of(sender)),
         Attribution::Receiver(_) => own(receiver, place_of(receiver)),
@@ -316,7 +318,7 @@ pub(crate) fn joined(near: &Judgement, far: Option<&Judgement>, host: &str, near
                 }
                 _ => {
                     let what = if is_mixed { &sender.reason } else { &sender.part };
-                    mixed(sender, format!("{what}; {share} % of the time who receives"))
+                    mixed(sender, format!("{what}; {share} % of the time the receiver"))
                 }
             }
         }
@@ -486,10 +488,10 @@ mod tests {
         };
         assert_eq!(sentence(joined(&path, Some(&receiver(0.1)), "host", true)), "the network");
         let both = sentence(joined(&path, Some(&receiver(0.3)), "host", true));
-        assert_eq!(both, "mixed (the network; 30 % of the time who receives)");
+        assert_eq!(both, "mixed (the network; 30 % of the time the receiver)");
         let mixed = Judgement { reason: "read 40 %, send 30 %".to_owned(), ..judgement(Limit::Mixed, "mixed") };
         let both = sentence(joined(&mixed, Some(&receiver(0.3)), "host", true));
-        assert_eq!(both, "mixed (read 40 %, send 30 %; 30 % of the time who receives)");
+        assert_eq!(both, "mixed (read 40 %, send 30 %; 30 % of the time the receiver)");
         assert_eq!(Attribution::of(&path, &receiver(0.3)).parts(), []);
     }
 

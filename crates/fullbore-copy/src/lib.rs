@@ -1,7 +1,7 @@
 //! Copies a tree, on one machine or to another, and says what limits the copy.
 //!
-//! [`run::run`] copies: settings in, a report out. [`probe::run`] measures what a copy would be limited by. [`server`] is
-//! the far end of either, which ssh starts on the other machine.
+//! [`run::run`] copies: settings in, a report out. [`probe::run`] measures what would limit a copy. [`server`] is the
+//! far end of either; ssh starts it on the other machine.
 //!
 //! ```
 //! use fullbore_copy::CopySettings;
@@ -19,17 +19,17 @@
 //! # }
 //! ```
 //!
-//! A [`sender`] lists the source and reads the files that are wanted; a [`receiver`] compares, writes, verifies
-//! and gives names. They know each other only by the messages of [`wire`], which a [`session::Link`]
-//! carries: between threads of one process for a local copy, over encrypted connections for another
-//! machine. So a local copy is the same program as a remote one, without a network.
+//! A [`sender`] lists the source and reads the files that the receiver requests. A [`receiver`] compares, writes,
+//! verifies and renames. They communicate only through the messages of [`wire`], which a [`session::Link`] carries. A
+//! local copy connects them by queues between threads, a remote copy by encrypted connections. So a local copy is the
+//! same program as a remote one, without a network.
 //!
-//! The crate never prints, reads no configuration and never exits. It speaks no protocol but its own: the other machine
+//! The crate never prints, reads no configuration and never exits. It has its own protocol only, so the other machine
 //! needs fullbore, too.
 
 #![warn(unreachable_pub)]
 
-/// The version of the program, which the two ends tell each other.
+/// The version of this program. The two ends exchange it at the start.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 pub mod chmod;

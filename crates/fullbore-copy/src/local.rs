@@ -1,4 +1,4 @@
-//! A copy within one machine: sender and receiver, joined by queues.
+//! A copy within one machine: a sender and a receiver, connected by queues.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,15 +13,15 @@ use crate::sender::{self, LOCAL_WINDOW_BYTES, MissingSource, Skip, Source, Sourc
 use crate::session::{CancelToken, Context, Event, Exchange, Link, Progress, RateLimit, Tell};
 use crate::wire::Account;
 
-/// A copy that has not begun. `cancel` ends it from outside.
+/// A local copy that has not started. `cancel` ends it from another thread.
 #[derive(Debug)]
 pub struct LocalCopy {
     ends: (Link, Link),
     /// Token that ends the copy before it is complete.
     pub cancel: CancelToken,
-    /// Limit of the rate at which content is copied.
+    /// Limit of the rate at which content is copied, in bytes per second.
     pub limit: Arc<RateLimit>,
-    /// Sources that cannot be opened: told of, and nothing is deleted for them.
+    /// Sources that cannot be opened. The copy reports them, and deletes nothing on their behalf.
     pub missing: Vec<MissingSource>,
 }
 
@@ -34,10 +34,11 @@ impl Default for LocalCopy {
 }
 
 impl LocalCopy {
-    /// Copies sources, or only these paths beneath the one source, and gives the final figures.
+    /// Copies all sources, or only the given paths below the single source. Returns the final totals.
     ///
     /// # Errors
-    /// What ended the copy early; what was copied by then is kept, and another run goes on.
+    /// The [`CopyError`] that ended the copy early, in either end. Files that were finished by then are kept, and
+    /// another run continues.
     pub fn run(
         self,
         what: (Vec<Source>, Option<Vec<Vec<u8>>>),
@@ -48,7 +49,7 @@ impl LocalCopy {
         tell: &dyn Tell,
     ) -> Result<Account, Arc<CopyError>> {
         let (sources, only) = what;
-        // Within a machine both would cost more than they save.
+        // Within one machine, compression and delta transfer cost more than they save.
         let options = &Options { compress: Compress::Never, delta: false, ..options.clone() };
         let rotational = sources.iter().any(Source::is_rotational);
         let skip = rustix::fs::stat(&destination.directory).ok().map(|status| Skip {
@@ -59,7 +60,7 @@ impl LocalCopy {
         let sources = Sources { sources, missing: self.missing, only, skip, rotational };
         let window = Window::new(LOCAL_WINDOW_BYTES, sender::WINDOW_RECORDS);
         let (one, other) = self.ends;
-        // The sender's end hears of everything, so the receiver's stays silent.
+        // The sender's end gets every event, so the receiver's end stays silent.
         let silent = |_: Event| {};
         let (own, exchange) = (Progress::default(), Exchange::default());
         let limit = &*self.limit;

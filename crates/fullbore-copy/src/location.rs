@@ -1,4 +1,4 @@
-//! Where something is: a path here, or a path on another machine.
+//! Arguments that name a source or destination: a path here, or a path on another machine.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
@@ -6,36 +6,40 @@ use std::path::Path;
 
 use fullbore_engine::run::error::CommandError;
 
-/// One argument of a copy.
+/// One path argument of a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Location<'a> {
     /// A path on this machine.
     Local(&'a Path),
-    /// A path on another one.
+    /// A path on another machine.
     Remote {
-        /// As ssh takes it: `[user@]host`.
+        /// The host in ssh's form: `[user@]host`.
         host: String,
-        /// The path there; empty is the home directory.
+        /// The path on that machine; empty for the home directory.
         path: OsString,
     },
 }
 
-/// Where all sources are.
+/// The machine that has all sources, and their paths.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Locations<'a> {
-    /// On this machine.
+    /// All sources are on this machine.
     Local(Vec<&'a Path>),
-    /// On another one.
+    /// All sources are on one other machine.
     Remote {
-        /// As ssh takes it.
+        /// The host in ssh's form: `[user@]host`.
         host: String,
-        /// The paths there.
+        /// The paths on that machine.
         paths: Vec<OsString>,
     },
 }
 
 impl<'a> Location<'a> {
-    /// Where all of them are.
+    /// Parses all sources, which have to be on one machine.
+    ///
+    /// # Errors
+    ///
+    /// A usage error if there is no source, if sources are on different machines, or as for [`Location::parse`].
     pub(crate) fn common(texts: &'a [OsString]) -> Result<Locations<'a>, CommandError> {
         let (mut local, mut remote, mut hosts) = (Vec::new(), Vec::new(), Vec::new());
         for text in texts {
@@ -51,16 +55,17 @@ impl<'a> Location<'a> {
         match (&hosts[..], local.is_empty()) {
             ([], false) => Ok(Locations::Local(local)),
             ([host], true) => Ok(Locations::Remote { host: host.clone(), paths: remote }),
-            ([], true) => Err(CommandError::usage("no SRC: name what to copy")),
-            _ => Err(CommandError::usage("all SRC have to be on one machine")),
+            ([], true) => Err(CommandError::usage("no SRC: name a source to copy")),
+            _ => Err(CommandError::usage("all SRC must be on one machine")),
         }
     }
 
-    /// A colon before any slash parts a host from its path, as for rsync and scp; an address of IPv6
-    /// stands in brackets.
+    /// Parses one argument. As in rsync and scp, a colon before any slash separates a host from its path. An IPv6
+    /// address needs brackets.
     ///
     /// # Errors
-    /// What means rsync's own daemon to rsync, and hosts that ssh would take for an option.
+    /// A usage error for `host::module` and `rsync://`, which mean an rsync daemon. Also for users and hosts that start
+    /// with a hyphen, which ssh would take for an option.
     pub(crate) fn parse(text: &'a OsStr) -> Result<Location<'a>, CommandError> {
         let bytes = text.as_bytes();
         let local = Location::Local(Path::new(text));
@@ -73,16 +78,16 @@ impl<'a> Location<'a> {
         let Some(colon) = colon.filter(|colon| *colon > 0) else { return Ok(local) };
         if bytes[colon + 1..].starts_with(b":") || bytes.starts_with(b"rsync://") {
             return Err(CommandError::usage(format_args!(
-                "{}: rsync daemons are not spoken to; write host:/path",
+                "{}: fullbore cannot talk to rsync daemons; write host:/path",
                 text.display()
             )));
         }
         let Ok(host) = std::str::from_utf8(&bytes[..colon]) else { return Ok(local) };
-        // As ssh gets it, which would take it for an option.
+        // ssh gets the host without brackets. It would take a leading hyphen for an option.
         let host = host.replace(['[', ']'], "");
         if host.split('@').any(|part| part.starts_with('-')) {
             return Err(CommandError::usage(format_args!(
-                "{}: no user and no host begins with a hyphen; write ./ before a path",
+                "{}: a user or host cannot begin with a hyphen; write ./ before a path",
                 text.display()
             )));
         }

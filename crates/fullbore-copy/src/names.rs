@@ -1,39 +1,39 @@
-//! Names that a copy gives to files of its own in the destination.
+//! Names of the temporary files that a copy makes in the destination.
 //!
-//! They stand beside the final names, begin with a dot, and end in words that no other program uses.
-//! The source's own files of such names (it is the torn destination of another copy) are left out
-//! and reported, unless they are excluded.
+//! They are in the same directory as the final names, begin with a dot, and have suffixes that no other program uses. A
+//! source may itself be the unfinished destination of another copy. Its files with such names are left out and
+//! reported, unless a filter excludes them.
 
-/// Longest name of our own, in bytes: what eCryptfs takes (143), the shortest of the file systems in use.
+/// Longest temporary name, in bytes: eCryptfs' limit (143), the lowest of the file systems in use.
 const OWN_BYTES: usize = 143;
 
-/// At the root of the destination while a copy writes there: lock, and sign of a copy that was torn.
+/// The file at the root of the destination while a copy writes there. It is the lock, and it marks an interrupted copy.
 pub(crate) const MARKER: &[u8] = b".fullbore-copy";
 const PART: &[u8] = b".fullbore-part";
 const BLOCKS: &[u8] = b".fullbore-blocks";
 const NEXT: &[u8] = b".fullbore-next";
 
-/// The unfinished file for a name.
+/// Name of the unfinished file for a final name.
 pub(crate) fn part(name: &[u8]) -> Vec<u8> {
     with_suffix(name, PART)
 }
 
-/// The journal of the unfinished file for a name.
+/// Name of the journal of the unfinished file.
 pub(crate) fn blocks(name: &[u8]) -> Vec<u8> {
     with_suffix(name, BLOCKS)
 }
 
-/// The journal that takes its place, while it is being written.
+/// Name of the new journal while it is written. A rename then replaces the old one.
 pub(crate) fn next_blocks(name: &[u8]) -> Vec<u8> {
     with_suffix(name, NEXT)
 }
 
-/// Whether a name is one of ours.
+/// Whether a name has the form of a temporary name of a copy.
 pub(crate) fn is_ours(name: &[u8]) -> bool {
     name == MARKER || name.starts_with(b".") && [PART, BLOCKS, NEXT].iter().any(|suffix| name.ends_with(suffix))
 }
 
-/// Why a file of the source that has such a name is left out, and what to do.
+/// Explains why the copy leaves out a file of the source with such a name, and what the user can do.
 pub(crate) fn explain(name: &[u8]) -> String {
     let pattern = match name == MARKER {
         true => "/.fullbore-copy",
@@ -51,7 +51,7 @@ fn with_suffix(name: &[u8], suffix: &[u8]) -> Vec<u8> {
     if 1 + name.len() + suffix.len() <= OWN_BYTES {
         own.extend_from_slice(name);
     } else {
-        // Too long to be extended: its hash stands for it.
+        // A name that is too long for a suffix is replaced by its hash.
         own.extend_from_slice(blake3::hash(name).to_hex().as_bytes());
     }
     own.extend_from_slice(suffix);

@@ -1,4 +1,4 @@
-//! What a copy shall do; the same at both ends.
+//! Options of a copy, the same at both ends.
 
 use std::time::Duration;
 
@@ -10,69 +10,71 @@ use crate::filter::Filters;
 use crate::id_map::IdMap;
 pub use crate::sender::compress::Compress;
 
-/// What is lost of small files when a copy is cut, in milliseconds. A flush of a file system costs more than
-/// most files do, so not less.
+/// Longest time between two groups of finished files, in milliseconds: what a crash loses of small files. Not shorter,
+/// as one flush of a file system costs more than most files.
 pub const GROUP_TIME_MS: u64 = 10_000;
-/// Files get their names when so many bytes were written since the last group ...
+/// Bytes written since the last group after which the next group of files gets its names.
 pub(crate) const GROUP_BYTES: u64 = 1 << 30;
-/// ... or so many, and so long after that: the kernel by itself lets gigabytes gather before it gives a disk anything.
+/// Smallest group of files, in bytes, once [`GROUP_WORTH_TIME`] has passed since the last one. On its own, the kernel
+/// gathers gigabytes before it gives a disk anything.
 pub(crate) const GROUP_WORTH_BYTES: u64 = 16 << 20;
-/// See [`GROUP_WORTH_BYTES`].
+/// Time after which a group of [`GROUP_WORTH_BYTES`] gets its names.
 pub(crate) const GROUP_WORTH_TIME: Duration = Duration::from_secs(1);
 
-/// Entries of the source that are passed over: what the destination has of them, or has not, stays so.
+/// Rules for entries of the source that the copy skips. The destination keeps its state for them, present or absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SkipRules {
-    /// Files that are newer at the destination (`--update`).
+    /// Skip files that are newer at the destination (`--update`).
     pub newer: bool,
-    /// What the destination does not have (`--existing`).
+    /// Skip entries that the destination does not have (`--existing`).
     pub absent: bool,
-    /// What the destination has, directories apart (`--ignore-existing`).
+    /// Skip entries that the destination has, except directories (`--ignore-existing`).
     pub present: bool,
-    /// Files of more bytes than this (`--max-size`).
+    /// Skip files larger than this, in bytes (`--max-size`).
     pub above_bytes: Option<u64>,
-    /// Files of fewer bytes than this (`--min-size`).
+    /// Skip files smaller than this, in bytes (`--min-size`).
     pub below_bytes: Option<u64>,
 }
 
-/// Where what is replaced or deleted goes.
+/// Where replaced and deleted files go (`--backup`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackupSettings {
-    /// The directory, if not beside what takes its place. A relative one is so to the destination.
+    /// The backup directory (`--backup-dir`); `None` keeps each backup beside its replacement. A relative path is
+    /// relative to the destination.
     pub directory: Option<Vec<u8>>,
-    /// What is added to names; empty only with a directory.
+    /// Suffix that backups get (`--suffix`). Empty only with a directory.
     pub suffix: Vec<u8>,
 }
 
-/// What is told of changed entries.
+/// Which entries the copy reports, as `rsync -i` does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Itemize {
-    /// Tell changed entries at 1, others as well at 2.
+    /// 0 reports nothing, 1 changed entries, 2 unchanged entries as well.
     pub level: u8,
-    /// Content goes from this machine to another one.
+    /// Whether content goes from this machine to another one; selects `<` or `>` in the report.
     pub pushes: bool,
 }
 
 impl Itemize {
-    /// Whether anything is told.
+    /// Whether entries are reported at all.
     pub(crate) fn is_on(self) -> bool {
         self.level > 0
     }
 }
 
-/// A hash of whole files.
+/// The algorithm of the hash list that a copy can write (`--hash-list`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HashKind {
-    /// As `sha256sum` has it.
+    /// SHA-256, as `sha256sum` prints it.
     Sha256,
-    /// As `b3sum` has it.
+    /// BLAKE3, as `b3sum` prints it.
     Blake3,
 }
 
-/// What the user asks of a copy, as far as it concerns both ends or the far one.
+/// The user's options for a copy, as far as the far end needs them.
 ///
-/// The default keeps everything that a file has, deletes nothing and syncs once at the end.
+/// By default a copy keeps all attributes of a file, deletes nothing and syncs once at the end.
 ///
 /// ```
 /// use fullbore_copy::Options;
@@ -84,40 +86,41 @@ pub enum HashKind {
 pub struct Options {
     /// Compare and report, but write nothing.
     pub dry_run: bool,
-    /// Delete what the source does not have, after a copy without errors.
+    /// Delete entries that the source does not have, after a copy without errors.
     pub delete: bool,
-    /// Delete before content comes, to make room; then nothing is sent before everything has been listed.
+    /// Delete before content arrives, to free space. The sender then waits until everything has been listed.
     pub delete_before: bool,
-    /// Delete excluded names as well.
+    /// Delete entries that a filter excludes as well (`--delete-excluded`).
     pub delete_excluded: bool,
-    /// Delete also if something could not be read, in directories that could.
+    /// Delete even if some of the source could not be read (`--ignore-errors`). Directories that could not be read stay
+    /// untouched.
     pub ignore_errors: bool,
-    /// Delete so many names at most; none for no limit.
+    /// Most names to delete; `None` for no limit.
     pub max_delete: Option<u64>,
-    /// Keep what is replaced or deleted.
+    /// Keep replaced and deleted files.
     pub backup: Option<BackupSettings>,
-    /// Directories in which equal files may be that are linked to, instead of being copied. Relative ones are so to the
-    /// destination.
+    /// Directories that may have equal files (`--link-dest`). The copy links to those instead of copying. Relative
+    /// paths are relative to the destination.
     pub link_dest: Vec<Vec<u8>>,
-    /// What is passed over.
+    /// Rules for entries that the copy skips.
     pub skip: SkipRules,
-    /// Files of the same size are the same, whatever their times.
+    /// Treat files of the same size as equal, whatever their times (`--size-only`).
     pub size_only: bool,
-    /// No file is the same because of its size and time.
+    /// Treat no file as equal because of its size and time (`--ignore-times`).
     pub ignore_times: bool,
-    /// What symbolic links lead to is copied in their place.
+    /// Copy the targets of symbolic links instead of the links.
     pub copy_links: bool,
-    /// The paths of sources are kept at the destination.
+    /// Keep the paths of sources below the destination (`--relative`).
     pub relative: bool,
-    /// Changes of permissions.
+    /// Changes of permissions (`--chmod`).
     pub chmod: ModeChanges,
-    /// Owners and groups that become others.
+    /// Changed owners and groups (`--usermap`, `--groupmap`, `--chown`).
     pub owners: IdMap,
-    /// Tell what changes of each entry, as `rsync -i` does.
+    /// Report the changes of each entry, as `rsync -i` does.
     pub itemize: Itemize,
-    /// Tell the hashes of all files when the copy is done.
+    /// Write the hashes of all files when the copy is done.
     pub hashes: Option<HashKind>,
-    /// Keep numbers of owners and groups instead of looking for their names.
+    /// Keep numeric owners and groups instead of mapping them by name.
     pub numeric_ids: bool,
     /// Whether to keep owners (`--owner`).
     pub owner: bool,
@@ -127,7 +130,7 @@ pub struct Options {
     pub permissions: bool,
     /// Whether to keep modification times (`--times`).
     pub times: bool,
-    /// Whether to keep them of directories, too.
+    /// Whether to keep modification times of directories, too.
     pub directory_times: bool,
     /// Keep extended attributes other than ACLs.
     pub xattrs: bool,
@@ -135,23 +138,23 @@ pub struct Options {
     pub acls: bool,
     /// Whether to keep hard links among copied files.
     pub hard_links: bool,
-    /// Make devices, named pipes and sockets.
+    /// Create devices, named pipes and sockets.
     pub specials: bool,
     /// Stay on the file system of each source.
     pub one_file_system: bool,
     /// Whether to descend into directories (`--recursive`).
     pub recursive: bool,
-    /// Tell the sender which files are visible and on the disk, so that it removes them.
+    /// Report files to the sender once they are visible and on the disk, so that it removes them.
     pub remove_source_files: bool,
     /// Compare files of the same length by their content, whatever their times.
     pub checksum: bool,
-    /// Take from an old file at the destination what is the same in the new one; worth it between machines.
+    /// Send only the parts of a file that differ from the old file at the destination. Pays between machines.
     pub delta: bool,
     /// When to compress content between machines.
     pub compress: Compress,
-    /// Read back from the device what was written.
+    /// Read back written data from the device and compare it.
     pub verify: bool,
-    /// Tell the names of files whose content is wanted.
+    /// Report the names of files whose content is transferred.
     pub tell_names: bool,
     /// Rules that decide which names are copied.
     pub filters: Filters,
@@ -159,12 +162,12 @@ pub struct Options {
     pub durability: Durability,
     /// Longest time, in milliseconds, until finished files get their names and unfinished ones a checkpoint.
     pub group_time_ms: u64,
-    /// Threads that read, or write, at most; 0 for as many as fit.
+    /// Most threads that read or write; 0 chooses by disk and cores.
     pub threads: usize,
-    /// Bytes per second, of content; 0 for no limit.
+    /// Limit of the content rate in bytes per second; 0 for no limit.
     pub limit_bytes_per_s: u64,
-    /// Congestion control of connections, by its name; none for the system's, and another one where loss asks
-    /// for it.
+    /// Name of the congestion control for connections. `None` keeps the system's default, and tries another one if loss
+    /// suggests it.
     pub congestion: Option<String>,
 }
 

@@ -1,5 +1,5 @@
-//! Sources and a destination on one machine, by whichever way they were named: a copy must not be into itself, nor
-//! delete what it copies.
+//! Detects a source and a destination that overlap on one machine, whatever paths name them. A copy must not go into
+//! itself, nor delete its own source.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -12,33 +12,33 @@ use crate::error::CopyError;
 use crate::options::Options;
 use crate::receiver::Destination;
 
-/// Where a source lies, as an end hears it that may be on the same machine.
+/// Where a source is, for an end that may be on the same machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Whereabouts {
-    /// The directory that it lies beneath, or whose content it is.
+    /// The directory that has the source, or whose content is the source.
     pub root: Number,
-    /// Its name there; none if it is all that is there.
+    /// The source's name in `root`; `None` if all of the content of `root` is copied.
     pub name: Option<Vec<u8>>,
-    /// The directory of that name, if it is one.
+    /// The source itself, if it is a directory.
     pub own: Option<Number>,
-    /// The path of the directory beneath the destination, where paths are kept.
+    /// The path of `root` below the destination (`--relative`); else empty.
     #[serde(default)]
     pub prefix: Vec<u8>,
-    /// As the user wrote it.
+    /// The source as the user wrote it, for messages.
     pub written: Vec<u8>,
-    /// Its path without links, by which a deletion would find it.
+    /// The source's path without symbolic links, as a deletion would reach it.
     pub content: Option<Vec<u8>>,
-    /// What is by that path.
+    /// The file or directory at the path `content`.
     #[serde(default)]
     pub itself: Option<Number>,
 }
 
-/// What a file or directory is known by on a machine: its device, and its number there.
+/// Identifies a file or directory on one machine: its device number and inode number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Number(pub u64, pub u64);
 
 impl Number {
-    /// Of what was looked at.
+    /// Takes the numbers from a stat(2).
     pub fn of(status: &Stat) -> Number {
         Number(status.st_dev, status.st_ino)
     }
@@ -47,16 +47,16 @@ impl Number {
         rustix::fs::stat(path).is_ok_and(|status| Number::of(&status) == self)
     }
 
-    /// As [`Number::is_of`], of a path whose last name is itself meant, and not what a link of that name leads to.
+    /// Like [`Number::is_of`], but does not follow a symbolic link at the end of the path.
     fn is_named(self, path: &Path) -> bool {
         rustix::fs::lstat(path).is_ok_and(|status| Number::of(&status) == self)
     }
 }
 
-/// Refuses a copy of sources on this machine that would be of themselves, or delete what it copies.
+/// Refuses a copy of local sources onto themselves, or one that would delete its own source.
 ///
 /// # Errors
-/// What is wrong with it, and what to do.
+/// [`CopyError::Usage`] with the reason and a way out.
 pub(crate) fn refuse(sources: &[Whereabouts], destination: &Destination, options: &Options) -> Result<(), CopyError> {
     if sources.iter().any(|source| source.is(destination)) {
         return Err(CopyError::Usage("SRC and DST are the same, or SRC would go into itself".to_owned()));
@@ -70,11 +70,11 @@ pub(crate) fn refuse(sources: &[Whereabouts], destination: &Destination, options
     }
 }
 
-/// As [`refuse`], where the sender is another process, which does not know the destination when it meets it: nor a
-/// destination within a source, as what is written there would be listed again, and again below that.
+/// Like [`refuse`], but for a sender in another process, which does not know the destination. Also refuses any
+/// destination within a source: the sender would list the new files, and copy them again one level deeper.
 ///
 /// # Errors
-/// What is wrong with it, and what to do.
+/// [`CopyError::Usage`] with the reason and a way out.
 pub(crate) fn refuse_by_ssh(
     sources: &[Whereabouts],
     destination: &Destination,
@@ -88,7 +88,7 @@ pub(crate) fn refuse_by_ssh(
 }
 
 impl Whereabouts {
-    /// Whether a copy of it would be itself, or go into itself and nowhere else.
+    /// Whether a copy would be the source itself, or only go into it.
     fn is(&self, destination: &Destination) -> bool {
         let renamed = destination.rename_to.as_ref().is_some_and(|name| self.name.as_ref() != Some(name));
         let there = &destination.directory;
@@ -96,7 +96,7 @@ impl Whereabouts {
         !renamed && is_within || self.own.is_some_and(|own| own.is_of(there))
     }
 
-    /// By which path the destination itself would come, if it lies within this and is listed.
+    /// The path by which the source's list would include the destination, if the destination lies within this source.
     fn path_of(&self, destination: &Destination, options: &Options) -> Option<PathBuf> {
         let there = real(&destination.directory)?;
         let own = if self.name.is_none() { Some(self.root) } else { self.own }?;
@@ -110,8 +110,8 @@ impl Whereabouts {
         (is_listed && !excludes(options, &path, true)).then_some(path)
     }
 
-    /// Whether it lies within the destination where names are deleted, and is not excluded. It would be deleted there,
-    /// copied or not: of what the sources have by its path nothing is known.
+    /// Whether the source lies within the destination, where `--delete` would delete it. True whether or not it is
+    /// copied as well, as nothing is known about the other sources' entries at its path.
     fn is_deleted(&self, sources: &[Whereabouts], destination: &Destination, options: &Options) -> bool {
         let Some(content) = self.content.as_deref().map(|path| Path::new(OsStr::from_bytes(path))) else {
             return false;
@@ -120,14 +120,14 @@ impl Whereabouts {
         let Some(within) = there.as_ref().ok().and_then(|there| content.strip_prefix(there).ok()) else {
             return false;
         };
-        // What a source's directory does not have goes there, and a directory that is where a source's file is to be. One
-        // that goes takes all with it.
+        // `--delete` deletes what a source's directory does not have, and a directory in the place of a source's file.
+        // Deleting a directory deletes everything below it.
         let deletes = |source: &Whereabouts| {
             let target = source.target();
             within.starts_with(&target) || source.is_directory() && target.starts_with(within)
         };
         let is_protected = !options.delete_excluded && excludes(options, within, self.is_directory());
-        // A container of the same machine may have something else by that path.
+        // A container on the same machine may have another file at that path.
         let is_there = self.itself.is_some_and(|itself| itself.is_named(content));
         !is_protected && is_there && sources.iter().any(deletes)
     }
@@ -136,24 +136,24 @@ impl Whereabouts {
         self.name.is_none() || self.own.is_some()
     }
 
-    /// Its path beneath the destination.
+    /// The source's path below the destination.
     fn target(&self) -> PathBuf {
         PathBuf::from(OsStr::from_bytes(&self.target_bytes()))
     }
 
-    /// Its path beneath the destination; empty is the destination itself.
+    /// The source's path below the destination; empty for the destination itself.
     pub(crate) fn target_bytes(&self) -> Vec<u8> {
         crate::entry::join(&self.prefix, self.name.as_deref().unwrap_or_default())
     }
 }
 
-/// Whether something, or a directory above it, is left out.
+/// Whether a filter leaves out this path, or a directory above it.
 fn excludes(options: &Options, path: &Path, is_directory: bool) -> bool {
     let excludes = |path: &Path, is_directory| options.filters.excludes(path.as_os_str().as_bytes(), is_directory);
     excludes(path, is_directory) || path.ancestors().skip(1).any(|above| excludes(above, true))
 }
 
-/// A path without links, also of what is not there yet.
+/// A path with symbolic links resolved, also if its last parts do not exist yet.
 pub(crate) fn real(path: &Path) -> Option<PathBuf> {
     let path = std::path::absolute(path).ok()?;
     path.ancestors().find_map(|above| Some(above.canonicalize().ok()?.join(path.strip_prefix(above).ok()?)))

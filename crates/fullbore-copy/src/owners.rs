@@ -1,28 +1,28 @@
-//! Owners and groups: numbers at the source, names, numbers at the destination.
+//! Maps owners and groups: a number at the source to its name, and the name to a number at the destination.
 //!
-//! Names come from `/etc/passwd` and `/etc/group`. Users that only a directory service knows keep
-//! their numbers: asking it would need the C library's plug-ins, which a static program has not.
+//! Names come from `/etc/passwd` and `/etc/group`. Users that only a directory service knows keep their numbers. Asking
+//! a service needs the C library's plug-ins, which a static program cannot load.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::id_map::{IdMap, ResolvedIdMap};
 
-/// Longest of the two files that is read. A guess: a hundred thousand users.
+/// Most bytes read of `/etc/passwd` or `/etc/group`. A guess: a hundred thousand users.
 const FILE_BYTES: u64 = 16 << 20;
-/// The only version of an ACL's form (`POSIX_ACL_XATTR_VERSION`), and its length before the entries.
+/// The only version of the binary form of ACLs (`POSIX_ACL_XATTR_VERSION`). These bytes come before the entries.
 const ACL_VERSION: [u8; 4] = [2, 0, 0, 0];
-/// Entries for named users and groups (`ACL_USER`, `ACL_GROUP`), with a number behind.
+/// Tags of entries for named users and groups (`ACL_USER`, `ACL_GROUP`). A number follows them.
 const ACL_USER: u16 = 2;
 const ACL_GROUP: u16 = 8;
-/// The third form of file capabilities (`VFS_CAP_REVISION_3` in `linux/capability.h`), which names the root user of a
-/// user namespace in its last four bytes, and its length.
+/// The third form of file capabilities (`VFS_CAP_REVISION_3` in `linux/capability.h`). Its last four bytes name the
+/// root user of a user namespace. Then its length.
 const CAPABILITY_REVISION: u8 = 3;
 const CAPABILITY_BYTES: usize = 24;
-/// Different numbers that a peer may name. A line of `/etc/passwd` or `/etc/group` has 16 bytes at least, if its user
-/// has a home: more do not come from files of [`FILE_BYTES`].
+/// Most distinct numbers that a peer may name. A line of either file has at least 16 bytes if the user has a home, so a
+/// file of [`FILE_BYTES`] has no more users.
 const OWNERS: usize = FILE_BYTES as usize / 16;
 
-/// What this machine calls its users and groups.
+/// Names of users and groups on this machine.
 #[derive(Debug)]
 pub(crate) struct Names {
     by_id: HashMap<(bool, u32), Vec<u8>>,
@@ -41,7 +41,7 @@ impl Default for Names {
 fn file(path: &str) -> Vec<u8> {
     use std::io::Read as _;
     let mut text = Vec::new();
-    // A machine without them has no names; then numbers are kept.
+    // A machine without these files has no names; numbers are then kept.
     let _ = std::fs::File::open(path).and_then(|file| file.take(FILE_BYTES).read_to_end(&mut text));
     text
 }
@@ -58,40 +58,41 @@ impl Names {
         }
     }
 
-    /// The name of a number.
+    /// The name of a user or group number.
     pub(crate) fn of(&self, group: bool, id: u32) -> Option<Vec<u8>> {
         self.by_id.get(&(group, id)).cloned()
     }
 
-    /// The number of a name.
+    /// The number of a user or group name.
     pub(crate) fn id(&self, group: bool, name: &[u8]) -> Option<u32> {
         self.by_name.get(&(group, name.to_vec())).copied()
     }
 }
 
-/// From the source's numbers to ours, as far as they differ.
+/// Maps numbers of the source to numbers of this machine, where they differ.
 #[derive(Debug, Default)]
 pub(crate) struct Mapping {
     ids: HashMap<(bool, u32), u32>,
-    /// Owners and groups that the user wants to become others. Users and groups within ACLs stay what they are: several
-    /// that became one could not be in one ACL.
+    /// The user's own mapping of owners and groups. It does not apply within ACLs: two users mapped to one could not
+    /// both be in an ACL.
     wished: ResolvedIdMap,
-    /// What those of the source become that have names there, and all that have.
+    /// Results of `wished` for the numbers that have a name at the source, and for numbers without one.
     wished_ids: HashMap<(bool, u32), u32>,
     named: HashSet<(bool, u32)>,
 }
 
 impl Mapping {
-    /// With what the user wants.
+    /// Adds the user's own mapping.
     ///
     /// # Errors
-    /// When a name is wanted that this machine does not know.
+    /// A message that quotes the first name on a right side that this machine does not know.
     pub(crate) fn with(wished: &IdMap, names: &Names) -> Result<Mapping, String> {
         let wished = wished.resolve(|group, name| names.id(group, name))?;
         Ok(Mapping { wished, ..Mapping::default() })
     }
 
-    /// Learns what the source calls a number. Root is root everywhere. False if there are more than any source has.
+    /// Records the source's name for a number. Root maps to root. Returns false if the peer has named more than
+    /// [`OWNERS`] numbers.
     #[must_use]
     pub(crate) fn learn(&mut self, names: &Names, group: bool, id: u32, name: &[u8]) -> bool {
         if id != 0
@@ -107,7 +108,7 @@ impl Mapping {
         self.ids.len().max(self.named.len()) <= OWNERS
     }
 
-    /// Our number for the owner or group of a file of the source.
+    /// The number here for the owner or group of a file of the source.
     pub(crate) fn owner(&self, group: bool, id: u32) -> u32 {
         if self.wished.is_empty() {
             return self.of(group, id);
@@ -119,12 +120,12 @@ impl Mapping {
         wished.unwrap_or_else(|| self.of(group, id))
     }
 
-    /// Our number for a number of the source.
+    /// The number here for a number of the source, without the user's own mapping.
     pub(crate) fn of(&self, group: bool, id: u32) -> u32 {
         self.ids.get(&(group, id)).copied().unwrap_or(id)
     }
 
-    /// An ACL with our numbers in it.
+    /// Rewrites an ACL with the numbers of this machine.
     pub(crate) fn acl(&self, value: &[u8]) -> Vec<u8> {
         let mut value = value.to_vec();
         if !self.ids.is_empty() && value.starts_with(&ACL_VERSION) {
@@ -137,7 +138,7 @@ impl Mapping {
         value
     }
 
-    /// File capabilities with our number of the user in them, if they name one.
+    /// Rewrites file capabilities with this machine's number of their user, if they name one.
     pub(crate) fn capability(&self, value: &[u8]) -> Vec<u8> {
         let mut value = value.to_vec();
         if let Some(id) = id_in_capability(&value) {
@@ -147,20 +148,21 @@ impl Mapping {
     }
 }
 
-/// The user that file capabilities name: root of the user namespace in which they hold.
+/// The user that file capabilities name: root of the user namespace in which they apply.
 pub(crate) fn id_in_capability(value: &[u8]) -> Option<u32> {
     let is_third = value.len() == CAPABILITY_BYTES && value[3] == CAPABILITY_REVISION;
     let id = value.get(CAPABILITY_BYTES - 4..)?.try_into().ok().map(u32::from_le_bytes);
     id.filter(|_| is_third)
 }
 
-/// Users and groups that an ACL names.
+/// Users and groups that an ACL names; true for groups.
 pub(crate) fn ids_in_acl(value: &[u8]) -> Vec<(bool, u32)> {
     let entries = value.strip_prefix(&ACL_VERSION).unwrap_or_default();
     entries.chunks_exact(8).filter_map(named).collect()
 }
 
-/// Tag, permissions and number, little-endian (`linux/posix_acl_xattr.h`).
+/// Parses an entry's tag, permissions and number, little-endian (`linux/posix_acl_xattr.h`). Returns the number if the
+/// tag names a user or group.
 fn named(entry: &[u8]) -> Option<(bool, u32)> {
     let id = u32::from_le_bytes(entry.get(4..8)?.try_into().ok()?);
     match u16::from_le_bytes(entry.get(..2)?.try_into().ok()?) {

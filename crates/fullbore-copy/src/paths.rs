@@ -1,9 +1,10 @@
-//! Lists of paths below a source, as `--files-from` has them.
+//! Lists of paths below a source, in the format of `--files-from`.
 
 use crate::entry::is_path;
 
-/// Paths made relative, one a line; `#` and `;` begin comments. A text with a NUL has a NUL behind each path and
-/// nothing else. One with a slash at its end, or a `.`, stands for what is in the directory.
+/// Parses a list, one path per line, and makes the paths relative to the source. Lines that start with `#` or `;` are
+/// comments. A list that has NULs is separated by NULs and has no comments. A path that ends in `/` or `/.` stands for
+/// the content of that directory.
 ///
 /// ```
 /// let paths = fullbore_copy::paths::parse(b"etc/hosts\n# all of it:\nusr/share/doc/\n", false)?;
@@ -12,7 +13,7 @@ use crate::entry::is_path;
 /// ```
 ///
 /// # Errors
-/// The first line that is no path below a source.
+/// The first line that does not name a path below the source, for instance one that climbs out of it with `..`.
 pub fn parse(text: &[u8], ended_by_nul: bool) -> Result<Vec<Vec<u8>>, String> {
     let by_nul = ended_by_nul || text.contains(&0);
     let mut paths = Vec::new();

@@ -1,8 +1,9 @@
-//! Measures the parts of a copy before it: source, processors, network, destination; alone, then together.
+//! Measures each part of a copy before the copy: source, processors, network and destination, first alone, then
+//! together.
 //!
-//! Two [`End`]s do what they are ordered; one of them is conducted by [`conduct`], which gives [`Figures`].
-//! [`predict`] says what the copy will take, [`find`] which part holds it up. Content goes by the queues,
-//! connections, hashes and acknowledgements of a copy; nothing that is written has a name.
+//! Two `End`s carry out requests; `conduct` runs on one of them and returns `Figures`. `predict` computes how long the
+//! copy will take, `find` names the part that limits it. Content takes the same queues, connections, hashes
+//! and acknowledgements as in a copy. Files that the probe writes have no names.
 
 mod compute;
 mod conduct;

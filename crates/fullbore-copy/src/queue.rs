@@ -1,9 +1,9 @@
-//! A bounded queue between threads, with several takers.
+//! A bounded queue between threads, with several consumers.
 //!
-//! As the engine's channels it tries first and reads the clock only to wait: who waits for room is
-//! blocked, who waits for an item is starved. Unlike them it may have many takers, so that the next
-//! free worker, or the next free connection, gets the next item. Closing it lets takers have what is
-//! left; breaking it throws that away.
+//! Like the engine's channels, it first tries without the clock, and reads the clock only to wait. A thread that waits
+//! for room counts as blocked, a thread that waits for an item as starved. Unlike those channels it may have many
+//! consumers: the next free worker or connection gets the next item. After [`close`](Queue::close) consumers still get
+//! the remaining items; [`break_off`](Queue::break_off) discards them.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use fullbore_engine::stage::StageClock;
 
-/// A bounded queue. Clones are handles to the same one.
+/// A bounded queue. Clones are handles to the same queue.
 ///
 /// ```
 /// use fullbore_copy::queue::Queue;
@@ -30,7 +30,7 @@ pub struct Queue<T> {
 
 #[derive(Debug)]
 struct Inner<T> {
-    /// The queue is full when its items together have this weight.
+    /// The queue is full when the total weight of its items reaches this.
     most_weight: usize,
     weigh: fn(&T) -> usize,
     state: Mutex<State<T>>,
@@ -43,9 +43,9 @@ struct State<T> {
     items: VecDeque<T>,
     weight: usize,
     closed: bool,
-    /// A thread that waits with a time limit returns now.
+    /// A thread that waits with a time limit has to return now.
     nudged: bool,
-    /// Threads that wait for an item, and for room.
+    /// Number of threads that wait for an item, and for room.
     takers: usize,
     putters: usize,
 }
@@ -56,14 +56,14 @@ impl<T> Clone for Queue<T> {
     }
 }
 
-/// The queue takes nothing any more.
+/// The error for a closed queue, which accepts no more items.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Closed;
 
 /// The result of waiting for an item with a time limit.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Taken<T> {
-    /// An item.
+    /// The next item.
     Item(T),
     /// The queue is closed and empty.
     End,
@@ -72,12 +72,13 @@ pub enum Taken<T> {
 }
 
 impl<T> Queue<T> {
-    /// A queue of at most `capacity` items; zero is taken as one.
+    /// Makes a queue of at most `capacity` items; zero counts as one.
     pub fn new(capacity: usize) -> Queue<T> {
         Queue::of_weight(capacity.max(1), |_| 1)
     }
 
-    /// A queue that takes items until their weight reaches `most_weight`.
+    /// Makes a queue that is full once the total weight of its items reaches `most_weight`. `weigh` returns the weight
+    /// of an item.
     pub(crate) fn of_weight(most_weight: usize, weigh: fn(&T) -> usize) -> Queue<T> {
         Queue {
             shared: Arc::new(Inner {
@@ -97,31 +98,31 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Whether whoever puts something in has to wait.
+    /// Whether [`push`](Queue::push) would wait now.
     pub fn is_full(&self) -> bool {
         self.lock().weight >= self.shared.most_weight
     }
 
-    /// The first item, off the queue.
+    /// Removes the first item, and takes its weight off.
     fn first(&self, state: &mut State<T>) -> Option<T> {
         let item = state.items.pop_front()?;
         state.weight -= (self.shared.weigh)(&item);
         Some(item)
     }
 
-    /// Puts an item in, waiting for room.
+    /// Appends an item; waits while the queue is full.
     ///
     /// # Errors
-    /// When the queue is closed; the item is dropped.
+    /// [`Closed`] if the queue is closed, before or during the wait; the item is dropped.
     pub fn push(&self, item: T, clock: &StageClock) -> Result<(), Closed> {
         self.push_behind(item, usize::MAX, clock)
     }
 
-    /// As [`Queue::push`], but waits until fewer than so many items are before it: others that are put in
-    /// need not wait behind many of this kind.
+    /// Like [`Queue::push`], but waits until fewer than `most` items are in the queue. Later items then have fewer of
+    /// these ahead of them.
     ///
     /// # Errors
-    /// As [`Queue::push`].
+    /// [`Closed`] if the queue is closed, before or during the wait; the item is dropped.
     pub(crate) fn push_behind(&self, item: T, most: usize, clock: &StageClock) -> Result<(), Closed> {
         let is_full = |state: &State<T>| {
             !state.closed && (state.items.len() >= most.max(1) || state.weight >= self.shared.most_weight)
@@ -144,7 +145,7 @@ impl<T> Queue<T> {
         }
         state.weight += (self.shared.weigh)(&item);
         state.items.push_back(item);
-        // Nobody is woken who does not wait: each time would be a system call.
+        // Waking a thread is a system call, so none is made if no thread waits.
         let is_awaited = state.takers > 0;
         drop(state);
         if is_awaited {
@@ -153,10 +154,10 @@ impl<T> Queue<T> {
         Ok(())
     }
 
-    /// Puts an item in before all others, without waiting for room.
+    /// Puts an item before all others, even if the queue is full.
     ///
     /// # Errors
-    /// As [`Queue::push`].
+    /// [`Closed`] if the queue is closed; the item is dropped.
     pub(crate) fn push_first(&self, item: T) -> Result<(), Closed> {
         let mut state = self.lock();
         if state.closed {
@@ -169,7 +170,7 @@ impl<T> Queue<T> {
         Ok(())
     }
 
-    /// Takes the next item; none when the queue is closed and empty.
+    /// Removes and returns the next item; waits for one. `None` once the queue is closed and empty.
     pub fn pop(&self, clock: &StageClock) -> Option<T> {
         match self.take(None, clock) {
             Taken::Item(item) => Some(item),
@@ -177,7 +178,7 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Takes the next item if there is one now.
+    /// Removes and returns the next item, if there is one now.
     pub fn try_pop(&self) -> Option<T> {
         let mut state = self.lock();
         let item = self.first(&mut state);
@@ -185,8 +186,8 @@ impl<T> Queue<T> {
         item
     }
 
-    /// Wakes who waits for room when half of it is free: woken for each place, putters and takers would take turns
-    /// item by item. Whoever waits may wait for more of it than the next one does.
+    /// Wakes waiting producers once half of the queue is free. Waking them for each item would make producers and
+    /// consumers take turns item by item. All are woken, as one may wait for more room than the next.
     fn emptied(&self, state: MutexGuard<'_, State<T>>) {
         let is_awaited = state.putters > 0 && state.weight <= self.shared.most_weight / 2;
         drop(state);
@@ -195,12 +196,12 @@ impl<T> Queue<T> {
         }
     }
 
-    /// As [`Queue::pop`], but waits no longer than this.
+    /// Like [`Queue::pop`], but waits at most for `time`.
     pub fn pop_within(&self, time: Duration, clock: &StageClock) -> Taken<T> {
         self.take(Some(time), clock)
     }
 
-    /// Whoever waits for an item with a limit of time, or is the next to do so, waits no longer.
+    /// Ends the wait of a thread with a time limit, or the next such wait.
     pub(crate) fn nudge(&self) {
         self.lock().nudged = true;
         self.shared.filled.notify_all();
@@ -245,24 +246,24 @@ impl<T> Queue<T> {
         state
     }
 
-    /// Takes no more items; those in it can still be had.
+    /// Closes the queue for new items. Consumers still get the remaining ones.
     pub fn close(&self) {
         self.lock().closed = true;
         self.shared.filled.notify_all();
         self.shared.emptied.notify_all();
     }
 
-    /// Closes it and throws away what is in it.
+    /// Closes the queue and discards its items.
     pub fn break_off(&self) {
         self.break_off_but(|_| false);
     }
 
-    /// Closes it and throws away what is in it, but for what is worth to be heard of by whoever takes the rest.
+    /// Closes the queue and discards its items, except those that `keep` selects for the consumers.
     pub(crate) fn break_off_but(&self, keep: impl Fn(&T) -> bool) {
         self.end(None, keep);
     }
 
-    /// As [`Queue::break_off_but`], and leaves this as the last item; not if it is closed already.
+    /// Like [`Queue::break_off_but`], but appends a last item. Does nothing if the queue is closed already.
     pub(crate) fn end_with(&self, last: T, keep: impl Fn(&T) -> bool) {
         self.end(Some(last), keep);
     }
@@ -286,7 +287,7 @@ impl<T> Queue<T> {
         self.shared.emptied.notify_all();
     }
 
-    /// A panic elsewhere leaves the state whole: every change is one step.
+    /// The state is consistent even after a panic of another thread, as every change is one step.
     fn lock(&self) -> MutexGuard<'_, State<T>> {
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

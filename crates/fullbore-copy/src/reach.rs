@@ -1,4 +1,4 @@
-//! How the other machine is reached: what the user wants of it, and the command that becomes of that.
+//! How to reach the other machine: the user's settings, and the ssh command that they make.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -9,33 +9,35 @@ use fullbore_engine::run::error::CommandError;
 use crate::send_program::{self, Programs};
 use crate::transport::near::ConnectSettings;
 
-/// What the program there is called with.
+/// Arguments of the program on the other machine.
 pub(crate) const SERVER: &str = " copy --server";
-/// A way that has gone without a word is noticed: after so many questions without an answer, one each 15 s.
+/// Detects a dead connection: ssh sends a request every 15 s and gives up after three without an answer.
 const SSH_OPTIONS: &[&str] = &["-oServerAliveInterval=15", "-oServerAliveCountMax=3"];
-/// When dialling again there is another try soon: better than to wait for the one that got lost.
+/// Options for another connection attempt. With a time limit on connecting, a lost attempt is soon replaced by the next
+/// one.
 const REDIAL_OPTIONS: &[&str] = &["-oServerAliveInterval=15", "-oServerAliveCountMax=3", "-oConnectTimeout=30"];
 
-/// As it is reached once more.
+/// Settings for connecting again.
 pub(crate) fn again(settings: &ConnectSettings) -> ConnectSettings {
     let options = if settings.options.is_empty() { &[] } else { REDIAL_OPTIONS };
     ConnectSettings { options, ..settings.clone() }
 }
 
-/// TCP ports, from the first to the last, of which one is listened on.
+/// A range of TCP ports; the program listens on the first free one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ports {
-    /// The lowest.
+    /// The lowest port of the range, at least 1.
     pub first: u16,
-    /// The highest.
+    /// The highest port of the range, included.
     pub last: u16,
 }
 
 impl Ports {
-    /// `PORT` or `FIRST-LAST`.
+    /// Parses `PORT` or `FIRST-LAST`.
     ///
     /// # Errors
-    /// What is wrong with the text.
+    /// A sentence with the expected syntax, if the text has another form, a port is 0 or above 65535, or the range is
+    /// empty.
     pub fn parse(text: &str) -> Result<Ports, String> {
         let (first, last) = text.split_once('-').unwrap_or((text, text));
         let port = |text: &str| text.parse().ok().filter(|port: &u16| *port > 0);
@@ -53,34 +55,39 @@ impl fmt::Display for Ports {
     }
 }
 
-/// What the user wants of the way to the other machine.
+/// The user's settings for reaching the other machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reach {
-    /// The command in the place of `ssh`, with its options.
+    /// Command in the place of `ssh`, with its options (`--rsh`).
     pub rsh: Option<String>,
-    /// The command in the place of `fullbore` there.
+    /// Command in the place of `fullbore` on the other machine (`--remote-path`).
     pub remote_path: Option<String>,
-    /// Connections for content; as many as the path needs if none are named.
+    /// Number of connections for content; `None` for as many as the path needs.
     pub streams: Option<u8>,
-    /// Send a program along and run it there: the one for that machine's processor, or a file.
+    /// Send a program along and run it there: `Some(None)` picks one for that machine's processor, `Some(Some(file))`
+    /// sends a file.
     pub send_program: Option<Option<PathBuf>>,
     /// Whether to use ssh alone, without direct connections.
     pub ssh_only: bool,
-    /// Ports for both ends to listen on; any if none are named.
+    /// Ports that both ends listen on; `None` for any.
     pub ports: Option<Ports>,
-    /// Congestion control of the connections; the system's, and bbr where loss asks for it, if none is named.
+    /// Congestion control of the connections. `None` keeps the system's default, and uses bbr if loss suggests it.
     pub congestion: Option<String>,
 }
 
 impl Reach {
-    /// What the connection's near end needs to know: the command that runs the program there (the user's ssh, the
-    /// host, and one word for its shell) and the ways to try.
+    /// Builds the near end's settings: the command that runs the program there, and the kinds of connections to try.
+    /// The command is the user's ssh, the host, and one word for its shell.
+    ///
+    /// # Errors
+    ///
+    /// Errors of [`Programs::new`] if the program to send cannot be used.
     pub(crate) fn connect_settings(&self, host: &str) -> Result<ConnectSettings, CommandError> {
         let rsh = self.rsh.as_deref().unwrap_or("ssh");
         let mut command: Vec<OsString> = words(rsh).into_iter().map(OsString::from).collect();
         command.push(host.into());
         let program = self.remote_path.as_deref().unwrap_or("fullbore");
-        // Another ssh may ask for a password, or be another program: then one connection it is.
+        // More connections need ssh itself: another command may ask for a password each time, or not be ssh at all.
         let is_ssh = command.first().is_some_and(|program| Path::new(program).file_name() == Some(OsStr::new("ssh")));
         let more_pipes = (is_ssh && self.send_program.is_none()).then(|| {
             let mut quiet = command.clone();
@@ -108,7 +115,7 @@ impl Reach {
     }
 }
 
-/// Words of a command as rsync's `-e` parts them: by spaces, but not within quotes.
+/// Splits a command into words like rsync's `-e`: at spaces, but not within quotes.
 fn words(text: &str) -> Vec<String> {
     let mut words = Vec::new();
     let (mut word, mut quote, mut begun) = (String::new(), None, false);

@@ -1,8 +1,8 @@
-//! The receiving end: compares, asks for what is missing, verifies, writes, gives names.
+//! The receiving end: compares, requests missing content, verifies, writes, and gives files their names.
 //!
-//! Threads: the calling one takes lists and answers them; writers verify and write what comes; the
-//! committer gives final names in groups. At the end the calling thread makes hard links, deletes, and
-//! sets the attributes of directories, and has everything flushed once more.
+//! Threads: the calling thread takes lists and answers them. Writers verify and write incoming content. The committer
+//! gives final names in groups. At the end the calling thread makes hard links, deletes, sets attributes of
+//! directories, and flushes everything once more.
 
 mod arrived;
 mod attributes;
@@ -38,6 +38,7 @@ use std::time::{Duration, Instant};
 
 use fullbore_engine::durability::Durability;
 use fullbore_engine::stage::Kind;
+use fullbore_engine::units;
 
 use crate::entry::{Kind as EntryKind, is_path};
 use crate::error::CopyError;
@@ -64,11 +65,12 @@ pub(crate) use tree::reserve_descriptors;
 use verify::Verify;
 use write::{Failed, PendingFiles, Writers};
 
-/// Content is asked for when all has been listed, so that it is known to fit, or after this time.
+/// Time after which content is requested even if the listing goes on. Before that the receiver waits for the whole
+/// list, so that it can check the free space.
 pub(crate) const LISTING_TIME: Duration = Duration::from_secs(3);
-/// How often the sender is told where the copy stands.
+/// Interval of progress messages to the sender.
 const TELL_TIME: Duration = Duration::from_millis(200);
-/// Threads that write at most. A guess: more only make a disk's queue longer.
+/// Most writer threads. A guess: more only make a disk's queue longer.
 const WRITERS: usize = 8;
 
 /// The directory that a copy writes to.
@@ -76,20 +78,21 @@ const WRITERS: usize = 8;
 pub struct Destination {
     /// Path of the directory, which must exist.
     pub directory: PathBuf,
-    /// What the only source, which is no directory, shall be called.
+    /// New name of the only source, if that is not a directory.
     pub rename_to: Option<Vec<u8>>,
-    /// The source is on this machine: what is here may be the source itself.
+    /// Whether the source is on this machine, so that the destination may overlap it.
     pub beside_source: bool,
-    /// It was made for this copy.
+    /// Whether the directory was made for this copy.
     pub is_new: bool,
-    /// Directories that were made for it, the innermost first; they go if nothing is copied.
+    /// Directories that were made for the copy, innermost first. They are removed if nothing is copied.
     pub made: Vec<PathBuf>,
-    /// What a sender on another machine was asked for; none if it was started by the same user here.
+    /// The sources that the user requested from another machine. `None` if the same user started the sender on this
+    /// machine.
     pub requested: Option<Requested>,
 }
 
 impl Destination {
-    /// Into an existing directory, by another machine's source.
+    /// A copy from another machine into an existing directory.
     pub fn at(directory: &Path) -> Destination {
         Destination {
             directory: directory.to_owned(),
@@ -101,11 +104,11 @@ impl Destination {
         }
     }
 
-    /// By rsync's rules: a directory takes sources in; another name is what the only source, if it is no
-    /// directory, shall be called; else a directory is made.
+    /// Resolves a destination path by rsync's rules. An existing directory takes the sources in. For a single source
+    /// that is not a directory, another path is its new name. Else the directory is made.
     ///
     /// # Errors
-    /// When there is something else, or nothing can be made.
+    /// [`CopyError::Usage`] with the path and the reason if it is not a directory, or cannot be examined or created.
     pub fn resolve(path: &Path, single_file: bool, many: bool, dry_run: bool) -> Result<Destination, CopyError> {
         use std::os::unix::ffi::OsStrExt as _;
         let wrong = |error: std::io::Error| CopyError::Usage(format!("{}: {error}", path.display()));
@@ -128,27 +131,27 @@ impl Destination {
         Ok(Destination { is_new: true, made, ..Destination::at(path) })
     }
 
-    /// Removes what was made for a copy of which nothing came.
+    /// Removes directories that were made for a copy without content.
     pub(crate) fn take_back(&self) {
-        // What is not empty stays, and what is above it.
+        // A directory that is not empty stays, and so do its parents.
         self.made.iter().take_while(|directory| std::fs::remove_dir(directory).is_ok()).for_each(drop);
     }
 }
 
-/// Makes a directory and those above it; gives those that were not there, the innermost first.
+/// Makes a directory and its parents. Returns those that were missing, innermost first.
 fn make_directories(path: &Path) -> std::io::Result<Vec<PathBuf>> {
-    // Without a dot at its end, which the system takes for a directory within one that is not there.
+    // Remove a dot at the end: the system would look for a directory within one that does not exist.
     let path: PathBuf = path.components().collect();
     let is_missing = |directory: &&Path| !directory.as_os_str().is_empty() && !directory.exists();
     let missing = path.ancestors().take_while(is_missing).map(Path::to_owned).collect();
     std::fs::create_dir_all(&path).map(|()| missing)
 }
 
-/// Receives until everything is there and flushed.
+/// Receives until all content has arrived and is flushed. Returns the totals.
 ///
 /// # Errors
-/// What ended the copy early. What has come by then is kept for another run. Problems of single files
-/// are told as events.
+/// The [`CopyError`] that ended the copy early, at either end. Content that arrived by then is kept for another run.
+/// Problems with single files are events, not errors.
 pub fn run(context: &Context<'_>, destination: &Destination) -> Result<Account, Arc<CopyError>> {
     let received = receive(context, destination).unwrap_or_else(|error| {
         context.cancel.cancel(error);
@@ -163,15 +166,15 @@ pub fn run(context: &Context<'_>, destination: &Destination) -> Result<Account, 
 fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Account>, CopyError> {
     let options = context.options;
     let path = &destination.directory;
-    // What cannot be looked at here is told of right below.
+    // If the directory cannot be examined, the next call reports it.
     let closed = if options.dry_run { None } else { opened::open_root(path).unwrap_or_default() };
     let tree = match Tree::open(path) {
         Ok(tree) => tree,
-        // A dry run makes nothing: all is missing there.
+        // A dry run does not make the directory: all of its content is missing.
         Err(_) if options.dry_run && !path.exists() => Tree::nowhere().map_err(|error| system("open /", error))?,
         Err(error) => return Err(CopyError::Usage(format!("{}: {}", path.display(), std::io::Error::from(error)))),
     };
-    // What the user names has to be there, or it is wrong, before anything is done.
+    // Wrong settings are reported before anything is done.
     let attributes = Attributes::new(options)?;
     let backup = if options.dry_run { None } else { Backup::new(options, path, &tree)? };
     let (bases, no_bases) = Bases::open(options, path);
@@ -179,7 +182,7 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
     closed.into_iter().for_each(|mode| opened.was(b"", mode));
     let boot = journal::boot();
     let marker = if options.dry_run { None } else { Some(Marker::set(tree.root(), path, closed)?) };
-    // A run that was killed has left it open.
+    // An earlier run that was killed has left the directory's permissions changed.
     marker.iter().filter_map(|marker| marker.closed).for_each(|mode| opened.was(b"", mode));
     let errors = AtomicU64::new(0);
     let failed = Failed::default();
@@ -231,7 +234,7 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
     let naming = Naming { context, tree: &tree, problem: &problem, backup: backup.as_ref() };
     let finished = std::thread::scope(|scope| {
         let committing = scope.spawn(|| commit.run(&naming));
-        // A checksum of everything is work for all cores; a delta is to cost no more than one.
+        // With a checksum of everything all cores compare; a delta may use no more than one.
         let comparers = match (options.checksum || listing.compares(), options.delta) {
             (true, _) => threads,
             (false, delta) => usize::from(delta),
@@ -251,7 +254,7 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
         let heard = control.listen(destination);
         let finished = heard.map_err(|error| context.cancel.cancel(error)).is_ok();
         comparing.queue.break_off();
-        // Writers end with their queue, and only then has the committer heard of all files.
+        // Writers end with their queue; only then has the committer received all files.
         context.link.data.close();
         let clock = context.ledger.stage("control", Kind::Thread);
         clock.starved_in(|| {
@@ -262,7 +265,7 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
         finished
     });
     if let Some(marker) = marker.as_ref().filter(|_| listing.made.is_none()) {
-        // What a disk that is full or failing took into memory it may have lost there.
+        // A full or failing disk may have lost data that it accepted into memory.
         let is_disk = context.cancel.reason().is_some_and(|reason| matches!(*reason, CopyError::Disk(_)));
         let flushes = is_disk && options.durability != Durability::None;
         let clock = context.ledger.stage("sync", Kind::Thread);
@@ -273,7 +276,7 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
     if !finished || context.cancel.is_cancelled() {
         writers.mark_changed();
         if let Some(marker) = marker.filter(|_| listing.made.is_some()) {
-            // No content has come: nothing shall be left of it.
+            // No content arrived: remove all traces of the copy.
             listing.take_back();
             if marker.torn.is_none() {
                 let _ = marker.remove(tree.root());
@@ -293,26 +296,26 @@ fn system(what: &'static str, error: rustix::io::Errno) -> CopyError {
     CopyError::System { what, error: error.into() }
 }
 
-/// Counts what shows that the copy is not whole: then nothing is deleted.
+/// Counts problems that make the copy incomplete, so that nothing is deleted.
 fn note_error(errors: &AtomicU64, kind: ProblemKind) {
     add(errors, u64::from(kind.prevents_deletion()));
 }
 
-/// The thread that takes what the sender says.
+/// The thread that handles the sender's messages.
 struct Control<'a, 'b> {
     writers: &'a Writers<'a>,
     listing: &'b mut Listing<'a>,
     errors: &'a AtomicU64,
-    /// To lists of which more are there: small directories are answered together.
+    /// Answers that are collected: small directories are answered together.
     answers: Option<Answer>,
-    /// When the first list came.
+    /// Time of the first list.
     began: Option<Instant>,
-    /// Content may come.
+    /// Whether content has been requested.
     begun: bool,
 }
 
 impl Control<'_, '_> {
-    /// To the end: until the sender has sent all.
+    /// Handles messages until the sender has sent everything.
     fn listen(&mut self, destination: &Destination) -> Result<(), CopyError> {
         let context = self.writers.context;
         let _guard = context.cancel.guard();
@@ -358,7 +361,7 @@ impl Control<'_, '_> {
                 }
                 if let Some(name) = &destination.rename_to {
                     match &mut list.entries[..] {
-                        // It is left out.
+                        // The source itself is left out.
                         [] if list.directory.is_empty() => {}
                         [entry] if list.directory.is_empty() && entry.kind != EntryKind::Directory => {
                             entry.name = name.clone();
@@ -396,7 +399,7 @@ impl Control<'_, '_> {
         Ok(())
     }
 
-    /// A file that was asked for changed while it was read.
+    /// A requested file changed while the sender read it.
     fn note_changed(&self, path: &[u8], destination: &Destination) {
         let is_asked = |requested: &Requested| requested.has_file(path, self.writers.context.options);
         if is_path(path) && destination.requested.as_ref().is_none_or(is_asked) {
@@ -405,9 +408,9 @@ impl Control<'_, '_> {
         }
     }
 
-    /// Keeps an answer until all lists that are there are answered, or it would be longer than one may be.
+    /// Collects an answer until all lists at hand are answered, or the answers would exceed the length limit.
     fn gather(&mut self, answer: Answer) {
-        // What is there of torn files may be long by itself.
+        // The records of an interrupted file alone can make a long answer.
         let is_long = answer.wanted.iter().any(|wanted| !wanted.have.is_empty());
         let wanted = self.answers.as_ref().map_or(0, |answers| answers.wanted.len());
         if wanted + answer.wanted.len() > LIST_ENTRIES {
@@ -432,7 +435,7 @@ impl Control<'_, '_> {
         }
     }
 
-    /// All that the sender has sent is there.
+    /// Checks that everything that the sender announced has arrived.
     fn is_whole(&self) -> Result<(), CopyError> {
         if !self.writers.context.progress.is_complete() {
             return Err(CopyError::Meaning("the end before all was listed"));
@@ -443,7 +446,7 @@ impl Control<'_, '_> {
         Ok(())
     }
 
-    /// Lets content come, if it fits.
+    /// Requests content, if it fits.
     fn begin(&mut self) -> Result<(), CopyError> {
         self.tell_answers();
         if !self.writers.context.options.dry_run {
@@ -459,7 +462,8 @@ impl Control<'_, '_> {
         Ok(())
     }
 
-    /// Names that cannot be are an error while nothing has been copied; those found later are left out.
+    /// Names that the destination cannot store are an error before anything is copied. Those that are found later are
+    /// left out.
     fn check_names(&self) -> Result<(), CopyError> {
         match self.listing.impossible {
             0 => Ok(()),
@@ -473,7 +477,11 @@ impl Control<'_, '_> {
         }
         let text = match self.listing.room.shortage() {
             None => return Ok(()),
-            Some(Shortage::Bytes { needed, free }) => format!("{needed} more bytes are needed, {free} are free"),
+            Some(Shortage::Bytes { needed, free }) => {
+                let missing = needed.saturating_sub(free);
+                let [needed, free, missing] = [needed, free, missing].map(units::bytes);
+                format!("{needed} more is needed, {free} is free: {missing} missing")
+            }
             Some(Shortage::Inodes { needed, free }) => format!("{needed} more files are needed, room is for {free}"),
         };
         let options = self.writers.context.options;
@@ -483,7 +491,7 @@ impl Control<'_, '_> {
         };
         let freed = match freed {
             0 => String::new(),
-            bytes => format!("; deletions would free {bytes} at the end: --delete-before makes them first"),
+            bytes => format!("; deletions would free {} at the end; use --delete-before", units::bytes(bytes)),
         };
         Err(CopyError::Disk(format!("the destination is too small: {text}{freed}")))
     }
@@ -497,7 +505,7 @@ impl Control<'_, '_> {
     }
 
     fn send(&self, message: Message) {
-        // A closed queue belongs to a run that ends; its reason is known to the cancel token.
+        // A closed queue belongs to a run that ends; the cancel token has the reason.
         let clock = self.writers.context.ledger.stage("control", Kind::Thread);
         let _ = self.writers.context.link.control_out.push(message, &clock);
     }

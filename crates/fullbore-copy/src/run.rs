@@ -1,8 +1,8 @@
-//! A copy from settings to a report: the end that the user started.
+//! Runs a copy from settings to a report: the end that the user started.
 //!
-//! [`run`] decides which ends are here. On one machine both are, joined by queues ([`crate::local`]); with another
-//! machine, `remote` dials its far end ([`crate::server`]) and dials again when the connection is lost. [`control`]
-//! lets other processes of the user ask a copy where it stands, and change its rate limit.
+//! [`run`] decides which ends are on this machine. A local copy has both, connected by queues ([`crate::local`]). For
+//! another machine, `remote` connects to its far end ([`crate::server`]), and reconnects when the connection is lost.
+//! [`control`] lets other processes of the user query a copy, and change its rate limit.
 
 pub mod control;
 mod hash_list;
@@ -49,30 +49,30 @@ pub(crate) use table::disk_words;
 pub(crate) use teller::Teller;
 use waits::Waits;
 
-/// Time between looks at where the copy stands.
+/// Interval at which the progress is read.
 const LOOK_TIME: Duration = Duration::from_millis(250);
 
 /// Settings of a copy: sources, destination, options.
 #[derive(Clone, Debug)]
 pub struct CopySettings {
-    /// The sources: paths of this machine, or `[user@]host:PATH` of another one. Never empty.
+    /// The sources: paths on this machine, or `[user@]host:PATH` on another one. Never empty.
     pub sources: Vec<OsString>,
-    /// The destination, as the user named it.
+    /// The destination, as the user named it: a path or `[user@]host:PATH`.
     pub destination: OsString,
-    /// Only these paths below the one source ([`crate::paths`]).
+    /// Copy only these paths below the single source ([`crate::paths`]).
     pub only: Option<Vec<Vec<u8>>>,
-    /// The wishes that concern both ends.
+    /// Options that apply to both ends.
     pub options: Options,
-    /// The way to the other machine.
+    /// How to reach the other machine.
     pub reach: Reach,
-    /// How long a lost connection is dialled again.
+    /// How long to try to reconnect after a connection is lost; zero for not at all.
     pub retry_for: Duration,
-    /// Where the hashes go that [`Options::hashes`] asks for.
+    /// File for the hashes that [`Options::hashes`] selects.
     pub hash_list: Option<PathBuf>,
 }
 
 impl CopySettings {
-    /// Copies one source with the default options; a lost connection is not dialled again.
+    /// Copies one source with the default options. A lost connection ends the copy.
     pub fn new(source: impl Into<OsString>, destination: impl Into<OsString>) -> CopySettings {
         CopySettings {
             sources: vec![source.into()],
@@ -94,7 +94,7 @@ impl CopySettings {
     }
 }
 
-/// Whether a path names something on another machine.
+/// Whether a path is on another machine, in the form `[user@]host:PATH`.
 pub fn is_remote(path: &OsStr) -> bool {
     matches!(Location::parse(path), Ok(Location::Remote { .. }))
 }
@@ -103,7 +103,9 @@ pub fn is_remote(path: &OsStr) -> bool {
 /// [`ErrorKind::Partial`].
 ///
 /// # Errors
-/// What ended the copy early; what was copied by then is kept, and another run goes on.
+/// The error that ended the copy early. Its kind is `Usage` for wrong settings or paths, `Network` for a lost
+/// connection or a violated protocol. `Verification` means damaged content, `Locked` another copy, `Disk` a full or
+/// failing destination, `Interrupted` a signal. Files that were finished by then are kept, and another run continues.
 pub fn run(settings: &CopySettings, events: &mut dyn Events) -> Result<Report, CommandError> {
     open_files::allow();
     receiver::reserve_descriptors();
@@ -115,7 +117,7 @@ pub fn run(settings: &CopySettings, events: &mut dyn Events) -> Result<Report, C
     copy.run()
 }
 
-/// A run, as far as both kinds of copies have it.
+/// The parts of a run that local and remote copies share.
 #[derive(Clone, Copy)]
 struct Copying<'a, 't> {
     settings: &'a CopySettings,
@@ -130,7 +132,7 @@ impl Copying<'_, '_> {
         }
         let began = Instant::now();
         let only = settings.only.clone();
-        // In order, as the paths of a list are looked for among them.
+        // Sorted, as paths of a list are found by binary search.
         let sorted = |mut paths: Vec<Vec<u8>>| {
             paths.sort_unstable();
             Arc::new(paths)
@@ -163,7 +165,7 @@ impl Copying<'_, '_> {
         Ok(self.ended_well(&done))
     }
 
-    /// Source and destination are on this machine.
+    /// Copies between source and destination on this machine.
     fn here(&self, paths: &[&Path], only: Option<Vec<Vec<u8>>>, target: &Path) -> Result<Done, CommandError> {
         let options = &self.settings.options;
         let opened = open(paths, only.is_some(), options)?;
@@ -205,7 +207,7 @@ impl Copying<'_, '_> {
         Ok(Done { account, wall, found, verdict, far: None, way: String::new(), waits: waits.words(), ends })
     }
 
-    /// Makes a run answer to `--status` and `--set`, as long as the result is held.
+    /// Answers `--status` and `--set` for this run, as long as the result is held.
     fn listen(&self, levers: &Levers, live: &Arc<LiveProgress>) -> Option<control::Socket> {
         let directory = control::directory();
         let socket = control::serve(&directory, levers.clone(), self.settings.places(), live.clone());
@@ -217,7 +219,7 @@ impl Copying<'_, '_> {
             .ok()
     }
 
-    /// Tells the counts of problems, and makes the report.
+    /// Reports the number of problems, and makes the report.
     fn ended_well(&self, done: &Done) -> Report {
         let problems = self.teller.problems();
         for (kind, counted) in &problems {
@@ -231,7 +233,7 @@ impl Copying<'_, '_> {
     }
 }
 
-/// Opens sources of this machine.
+/// Opens sources on this machine.
 fn open(paths: &[&Path], listed: bool, options: &Options) -> Result<OpenedSources, CommandError> {
     // Paths of a list are within SRC, with or without a slash at its end.
     let named = |path: &&Path| if listed { path.join("") } else { path.to_path_buf() };
@@ -239,7 +241,7 @@ fn open(paths: &[&Path], listed: bool, options: &Options) -> Result<OpenedSource
     OpenedSources::open(&paths, options).map_err(|error| failure(&error))
 }
 
-/// Shows where a copy stands.
+/// Shows the progress of a copy.
 struct Watch<'a> {
     live: &'a LiveProgress,
     levers: &'a Levers,
@@ -248,7 +250,7 @@ struct Watch<'a> {
 }
 
 impl Watch<'_> {
-    /// Runs something and tells meanwhile where it stands; `silent`: for how long nothing was heard of the other end.
+    /// Runs `work` and reports the progress meanwhile. `silent` returns the time since the other end was last heard.
     fn watched<R>(&self, teller: &Teller<'_>, silent: impl Fn() -> Duration + Sync, work: impl FnOnce() -> R) -> R {
         let (end, ended) = mpsc::channel::<()>();
         std::thread::scope(|scope| {
@@ -268,7 +270,7 @@ impl Watch<'_> {
     }
 }
 
-/// With what was done of a copy that was under way.
+/// Adds the totals of an interrupted copy to its error.
 fn torn(failure: CommandError, account: &Account) -> CommandError {
     if account.written_bytes == 0 {
         return failure;
@@ -280,7 +282,7 @@ fn torn(failure: CommandError, account: &Account) -> CommandError {
         .with_report(report::of_torn(account))
 }
 
-/// What ended something that is done with another machine: what happened there says so.
+/// The error of an operation with another machine; names the host if the error happened there.
 pub(crate) fn failure_with(host: &str, error: &CopyError) -> CommandError {
     let failure = failure(error);
     match error {

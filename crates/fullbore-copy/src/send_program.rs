@@ -1,7 +1,8 @@
-//! `--send-program`: the program travels by ssh, and runs from a temporary directory on the other machine.
+//! `--send-program`: sends the program over ssh, and runs it from a temporary directory on the other machine.
 //!
-//! A script for the shell there begins. It prints the kind of machine it runs on, finds a directory from which programs
-//! may run, reads the program, compares its hash, and runs it. The program deletes its file as soon as it runs.
+//! First a script runs in the shell on the other machine. It prints the machine's type, finds a directory from which
+//! programs may run, reads the program, compares its hash, and runs it. The program deletes its file as soon as it
+//! runs.
 
 mod elf;
 
@@ -17,7 +18,7 @@ use crate::error::CopyError;
 use crate::transport::setup;
 use elf::Elf;
 
-/// Exit codes of the script before the program runs, which no shell has of its own.
+/// Exit codes of the script before the program runs. Shells do not use them.
 const NO_DIRECTORY: i32 = 91;
 const DAMAGED: i32 = 92;
 const NO_TOOL: i32 = 93;
@@ -25,50 +26,51 @@ const NO_TOOL: i32 = 93;
 const NOT_RUNNABLE: i32 = 126;
 /// A shell's exit code for a program, or its loader, that it cannot find.
 const NOT_FOUND: i32 = 127;
-/// Largest program that is sent, in bytes; ours has a tenth of it.
+/// Largest program that is sent, in bytes. fullbore itself has a tenth of this.
 const PROGRAM_BYTES: u64 = 256 << 20;
-/// Bytes of a program that are read to know its machine. Linkers write the table of segments right behind the head.
+/// Bytes of a program that are read to find its machine. Linkers put the table of segments right after the header.
 const HEAD_BYTES: u64 = 64 << 10;
-/// Longest line with the kind of a machine, in bytes.
+/// Longest line with a machine's type, in bytes.
 const MACHINE_LINE_BYTES: u64 = 1 << 10;
-/// First part of the temporary directory's name: `remove_self` removes no other.
+/// Start of the temporary directory's name; `remove_self` removes no other directory.
 const PREFIX: &str = "fullbore-sent.";
-/// Where packages and users put programs for other processors, besides the directory of this program.
+/// Directory in which packages and users put programs for other processors. The directory of this program is searched,
+/// too.
 const LIBRARY: &str = "/usr/lib/fullbore";
 
-/// The kind of the other machine, as `uname` there prints it.
+/// The type of the other machine, as `uname` there prints it.
 #[derive(Clone, Debug, Deserialize)]
 struct Machine {
-    /// Of `uname -s`: `Linux`.
+    /// Output of `uname -s`: `Linux`.
     system: String,
-    /// Of `uname -m`: `aarch64`.
+    /// Output of `uname -m`: `aarch64`.
     machine: String,
 }
 
-/// No program can be sent.
+/// Why no program can be sent.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct NoProgram {
-    /// What is wrong.
+    /// The reason.
     pub(crate) reason: String,
-    /// What to do.
+    /// What the user can do.
     pub(crate) hint: String,
 }
 
-/// The programs that can be sent: FILE of `--send-program=FILE`, or this one and those for other processors.
+/// The programs that can be sent: FILE of `--send-program=FILE`, or this program and those for other processors.
 #[derive(Clone, Debug)]
 pub(crate) enum Programs {
-    /// The user's file, for whatever machine.
+    /// The user's file, for any machine.
     File(PathBuf),
-    /// Whichever of these is static and for the right processor: this program, then `fullbore-MACHINE` in each of the
-    /// directories.
+    /// The first of these that is static and for the right processor: this program, then `fullbore-MACHINE` in each of
+    /// the directories.
     Search { own: PathBuf, directories: Vec<PathBuf> },
 }
 
 impl Programs {
-    /// The user's file, or else the programs found on this machine.
+    /// Selects the user's file, or the programs found on this machine.
     ///
     /// # Errors
-    /// If the user's file cannot be read, and if there is no static program at all.
+    /// A usage error if the user's file cannot be opened, or if there is no file and no static program on this machine.
     pub(crate) fn new(file: Option<&Path>) -> Result<Programs, CommandError> {
         let programs = match file {
             Some(file) => Programs::File(file.to_owned()),
@@ -96,11 +98,11 @@ impl Programs {
         Ok(programs)
     }
 
-    /// Sends a program to the script on the other machine, after it has told its kind. If the script ends before that,
-    /// nothing is sent: its exit code tells why.
+    /// Sends a program to the script on the other machine, once the script has reported the machine's type. If the
+    /// script ends before that, nothing is sent: its exit code has the reason.
     ///
     /// # Errors
-    /// If there is no program for that machine, and if the connection breaks.
+    /// [`NoProgram`] if there is no program for that machine. [`CopyError::Network`] if the connection breaks.
     pub(crate) fn send(
         &self,
         output: &mut impl BufRead,
@@ -112,7 +114,7 @@ impl Programs {
             Err(no_program) => return Ok(Err(no_program)),
         };
         tracing::info!(machine = machine.machine, program = %path.display(), bytes = program.len(), "sending the program");
-        // If nobody takes it, the exit code tells why.
+        // If the script has ended, its exit code has the reason.
         let _ = writeln!(input, "{} {}", program.len(), Sha256::of(&program)).and_then(|()| input.write_all(&program));
         Ok(Ok(()))
     }
@@ -159,7 +161,7 @@ impl Programs {
         let places: Vec<String> = directories.iter().map(|directory| directory.display().to_string()).collect();
         Err(NoProgram {
             reason: match needs_libraries {
-                Some(path) => format!("its processor is {machine}, and {} is no static program", path.display()),
+                Some(path) => format!("its processor is {machine}, and {} is not a static program", path.display()),
                 None => format!("its processor is {machine}, and there is no fullbore for it here"),
             },
             hint: format!("put a static {name} into {}, or pass --send-program=FILE", places.join(" or ")),
@@ -167,7 +169,7 @@ impl Programs {
     }
 }
 
-/// Whether a directory has programs for other machines. The machine's name is known later.
+/// Whether a directory has programs for other machines. The other machine's name is only known later.
 fn has_programs(directory: &Path) -> bool {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     entries.take(10_000).any(|entry| {
@@ -177,9 +179,9 @@ fn has_programs(directory: &Path) -> bool {
     })
 }
 
-/// Opens a program of a size that can be sent.
+/// Opens a program, and checks that its size can be sent.
 fn open(path: &Path) -> Result<File, CommandError> {
-    let disk = |error: std::io::Error| CommandError::disk(path, &error);
+    let disk = |error: std::io::Error| CommandError::cannot("read", path, &error);
     let file = File::open(path).map_err(disk)?;
     if file.metadata().map_err(disk)?.len() > PROGRAM_BYTES {
         return Err(CommandError::usage(format_args!("{}: too large for a program", path.display())));
@@ -187,11 +189,11 @@ fn open(path: &Path) -> Result<File, CommandError> {
     Ok(file)
 }
 
-/// The first bytes of a program, or all of them.
+/// The first bytes of a program, or all of them if it is shorter.
 fn read_up_to(path: &Path, limit_bytes: u64) -> Result<Vec<u8>, CommandError> {
     let mut bytes = Vec::new();
     let read = open(path)?.take(limit_bytes).read_to_end(&mut bytes);
-    read.map_err(|error| CommandError::disk(path, &error))?;
+    read.map_err(|error| CommandError::cannot("read", path, &error))?;
     Ok(bytes)
 }
 
@@ -203,11 +205,11 @@ fn elf_of(path: &Path) -> Result<Option<Elf>, CommandError> {
     Ok(Elf::read(&read_up_to(path, HEAD_BYTES)?))
 }
 
-/// The command for the shell on the other machine. `command` is that of `--remote-path`, of which all words but the
-/// last, for example `sudo`, stay; `server` is what the program is called with.
+/// The command for the shell on the other machine. `command` comes from `--remote-path`; its words before the program,
+/// for example `sudo`, are kept. `server` has the program's arguments.
 pub(crate) fn script(command: &str, server: &str) -> String {
     let before = command.trim_end().rsplit_once(' ').map_or(String::new(), |(before, _)| format!("{before} "));
-    // A directory may be missing, full, or on a file system from which nothing may run.
+    // A directory may be missing, full, or on a file system that does not run programs.
     let script = format!(
         r#"for t in mktemp head sha256sum cut; do command -v $t >/dev/null || exit {NO_TOOL}; done
 echo "fullbore-copy {{\"system\":\"$(uname -s)\",\"machine\":\"$(uname -m)\"}}"
@@ -233,7 +235,7 @@ chmod 700 "$t/fullbore"
     format!("exec sh -c '{}'", script.replace('\'', "'\\''"))
 }
 
-/// What an exit code of the script means.
+/// The meaning of an exit code of the script.
 pub(crate) fn explain(code: i32) -> Option<&'static str> {
     match code {
         NO_DIRECTORY => Some(
@@ -243,7 +245,7 @@ pub(crate) fn explain(code: i32) -> Option<&'static str> {
         DAMAGED => Some("the program did not arrive there as it was sent"),
         NO_TOOL => Some("mktemp, head, sha256sum or cut is missing there: --send-program needs them"),
         NOT_RUNNABLE => Some("the program that was sent cannot run there: it is for another processor"),
-        NOT_FOUND => Some("the file that was sent is no program, or needs a loader that is missing there"),
+        NOT_FOUND => Some("the sent file is not a program, or needs a loader that is missing there"),
         _ => None,
     }
 }
@@ -254,7 +256,7 @@ pub(crate) fn remove_self() {
     let Some(directory) = program.parent() else { return };
     let is_ours = directory.file_name().is_some_and(|name| name.to_string_lossy().starts_with(PREFIX));
     if is_ours {
-        // The shell that started us removes the rest.
+        // The shell that started this process removes the rest.
         let _ = std::fs::remove_file(&program);
         let _ = std::fs::remove_dir(directory);
     }
@@ -285,7 +287,7 @@ mod tests {
         assert!(missing.hint.starts_with("put a static fullbore-aarch64 into "), "{}", missing.hint);
         std::fs::write(&beside, sample(183, 3)).unwrap();
         let dynamic = programs.choose(&linux("aarch64")).unwrap_err();
-        assert!(dynamic.reason.ends_with("fullbore-aarch64 is no static program"), "{}", dynamic.reason);
+        assert!(dynamic.reason.ends_with("fullbore-aarch64 is not a static program"), "{}", dynamic.reason);
         std::fs::write(&beside, sample(183, 0)).unwrap();
         assert_eq!(programs.choose(&linux("aarch64")).unwrap().0, beside);
         let other = programs.choose(&Machine { system: "FreeBSD".to_owned(), machine: "amd64".to_owned() });

@@ -1,7 +1,7 @@
-//! The sending end: lists the source, answers wishes, reads.
+//! The sending end: lists the source, and reads the files that the receiver requests.
 //!
-//! Threads: scanners list directories; the calling thread takes what the receiver says; readers read
-//! and hash what is wanted. They share [`wants::Wants`].
+//! Threads: scanners list directories, the calling thread handles the receiver's messages, readers read and hash wanted
+//! files. They share `wants::Wants`.
 
 mod big;
 pub(crate) mod compress;
@@ -30,14 +30,14 @@ use remove::{Removables, Visible};
 use scan::Scan;
 use wants::Wants;
 
-/// Bytes read and not yet acknowledged, in one process. Enough to keep a disk and a processor busy
-/// with each other.
+/// Most bytes read and not yet acknowledged in a local copy: enough to keep a disk and a processor busy at the same
+/// time.
 pub(crate) const LOCAL_WINDOW_BYTES: u64 = 64 << 20;
-/// Bytes under way to another machine: ten gigabits per second for a fifth of a second.
+/// Most bytes in flight to another machine: ten gigabits per second for a fifth of a second.
 pub(crate) const REMOTE_WINDOW_BYTES: u64 = 256 << 20;
-/// Records under way. No limit of its own in practice: the smallest record counts 4 KiB.
+/// Most records in flight. In practice the limit on bytes comes first, as the smallest record counts 4 KiB.
 pub(crate) const WINDOW_RECORDS: u32 = 65_536;
-/// Threads that list and that read. A guess: more do not help on two to eight cores.
+/// Number of threads that list, and that read. A guess: more do not help on two to eight cores.
 const SCANNERS: usize = 4;
 const READERS: usize = 8;
 
@@ -46,31 +46,31 @@ const READERS: usize = 8;
 pub struct Sources {
     /// The sources, in the order of the command line.
     pub sources: Vec<Source>,
-    /// Those that cannot be opened.
+    /// Sources that cannot be opened.
     pub missing: Vec<MissingSource>,
-    /// Only these paths beneath the first of them.
+    /// Send only these paths below the first source.
     pub only: Option<Vec<Vec<u8>>>,
     /// The destination, if it is on this machine.
     pub skip: Option<Skip>,
-    /// The source's disk has an arm to be moved: one reader, in the order of inodes.
+    /// Whether the source's disk is rotational: then one reader reads in the order of inodes.
     pub rotational: bool,
 }
 
-/// A directory that is not copied, as it is the destination itself.
+/// The destination, as a directory that is not copied into itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Skip {
-    /// Number of the device that has the file.
+    /// Its device number.
     pub device: u64,
-    /// Inode number of the file on its device.
+    /// Its inode number.
     pub inode: u64,
-    /// It was made for this copy, so that nobody misses it.
+    /// Whether it was made for this copy, so that leaving it out is not reported.
     pub is_new: bool,
 }
 
-/// Sends until the receiver says that all is done.
+/// Sends until the receiver reports that everything is done. Returns the totals.
 ///
 /// # Errors
-/// What ended the copy early. Problems of single files are told as events.
+/// The [`CopyError`] that ended the copy early, at either end. Problems with single files are events, not errors.
 pub fn run(context: &Context<'_>, sources: &Sources, window: &Window) -> Result<Account, Arc<CopyError>> {
     let wants = Wants::of(context.options);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -107,7 +107,7 @@ pub fn run(context: &Context<'_>, sources: &Sources, window: &Window) -> Result<
             scope.spawn(move || removables.run(context, &removing));
             visible
         });
-        // Whoever still has something to say would wait for ever.
+        // Scanners that still have lists to send would wait for ever.
         let result = listen(context, &wants, &removables, visible).map_err(|error| context.cancel.cancel(error));
         scan.break_off();
         wants.break_off();
@@ -115,7 +115,7 @@ pub fn run(context: &Context<'_>, sources: &Sources, window: &Window) -> Result<
     })
 }
 
-/// Takes what the receiver says, to the end.
+/// Handles the receiver's messages until its last one.
 fn listen(
     context: &Context<'_>,
     wants: &Wants,
@@ -139,7 +139,7 @@ fn listen(
             Message::Account { account, last } => {
                 context.progress.set(&account);
                 if wants.is_listed(account.entries) {
-                    // All has been compared: the totals are final.
+                    // Everything has been compared: the totals are final.
                     context.progress.complete.store(true, Ordering::Relaxed);
                 }
                 if last && !wants.is_acknowledged() {
@@ -153,8 +153,8 @@ fn listen(
             Message::Basis(basis) => wants.learn(&basis)?,
             Message::Visible { ids, last } => {
                 let names = removables.take(&ids);
-                // Where nothing is to be removed, or all that was, nobody takes them. Numbers of no name are not queued:
-                // the queue has no limit but that each name comes once.
+                // The queue is only needed while there are files to remove. Numbers without a name are not queued. The
+                // queue has no limit of its own, as each name comes once.
                 let to = if last { visible.take() } else { visible.clone().filter(|_| !names.is_empty()) };
                 if let Some(to) = to {
                     let _ = to.send(Visible { names, last });

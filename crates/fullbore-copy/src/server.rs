@@ -30,26 +30,26 @@ use crate::transport::setup::{Ready, Role, Task};
 use crate::transport::{far, join};
 use crate::wire::Account;
 
-/// What the far end knows of its machine and session.
+/// The environment of the far end.
 #[derive(Debug)]
 pub struct Server {
-    /// Standard input: what the near end says.
+    /// Standard input, with the messages of the near end.
     pub input: File,
-    /// Standard output: what the near end hears.
+    /// Standard output, for messages to the near end.
     pub output: File,
-    /// The user's home directory, for which `~` stands.
+    /// The user's home directory, which replaces `~` in paths.
     pub home: Option<OsString>,
-    /// The addresses of both machines, as ssh has them in `SSH_CONNECTION`.
+    /// The addresses of both machines, in the format of ssh's `SSH_CONNECTION`.
     pub ssh_connection: Option<String>,
-    /// The ports of which one is listened on; any if none are named.
+    /// Ports to listen on; `None` for any.
     pub ports: Option<Ports>,
-    /// Remove the program's own file, which was sent along for this run.
+    /// Whether to remove the program's own file, which was sent along for this run.
     pub remove_self: bool,
-    /// Ends the process: called where a probe's connection has gone and a disk does not answer.
+    /// Ends the process. Called when a probe's connection has gone and a disk does not answer.
     pub give_up: fn(),
 }
 
-/// Serves one copy or probe; the result is the exit code. Says nothing: the near end does.
+/// Serves one copy or probe, and returns the exit code. Reports nothing to the user: the near end does.
 pub fn run(server: Server) -> u8 {
     open_files::allow();
     receiver::reserve_descriptors();
@@ -62,12 +62,12 @@ pub fn run(server: Server) -> u8 {
     }
 }
 
-/// Carries the bytes of one more connection by ssh; the result is the exit code.
+/// Carries the bytes of one further connection by ssh, and returns the exit code.
 pub fn join(name: &str, input: File, output: File) -> u8 {
     join::carry(name, input, output).map_or_else(|error| error.exit_code(), |()| 0)
 }
 
-/// What the task comes to.
+/// The part that this end has in the task.
 enum Part {
     Send(OpenedSources),
     Receive(Destination),
@@ -109,7 +109,7 @@ fn serve(server: Server) -> Result<(), Arc<CopyError>> {
     let ready = Ready { refused, single_file, boot: boot().to_vec(), whereabouts };
     let started = far.start(input, output, &ready, &transport)?;
     let part = part?;
-    // A signal ends this end as well as a lost connection does.
+    // A signal ends this end, just as a lost connection does.
     let _ = Current::of(&cancel).listen();
     let sampler = Mutex::new(Some(sampler));
     let disks = Disks::under(&match &part {
@@ -166,7 +166,7 @@ fn send(context: &Context<'_>, task: &Task, opened: OpenedSources) -> Result<Acc
 
 fn part(task: &Task, local: &dyn Fn(&[u8]) -> PathBuf) -> Result<Part, CopyError> {
     match task.role {
-        // A probe has its own end.
+        // A probe is served elsewhere.
         Role::ProbeSource | Role::ProbeTarget => Err(CopyError::Meaning("a probe among copies")),
         Role::Send => {
             let named = |path: &Vec<u8>| if task.only { local(path).join("") } else { local(path) };
@@ -185,11 +185,11 @@ fn part(task: &Task, local: &dyn Fn(&[u8]) -> PathBuf) -> Result<Part, CopyError
     }
 }
 
-/// A path as the near end's user wrote it: relative to the home directory, where ssh starts programs.
+/// Resolves a path that the near end's user wrote. It is relative to the home directory, where ssh starts programs.
 fn local(path: &[u8], home: Option<&OsStr>) -> PathBuf {
     match (path, home) {
         (b"", _) => PathBuf::from("."),
-        // A slash at its end would stand for what is in it.
+        // Without a slash at its end, which would select the content of the directory.
         (b"~", Some(home)) => Path::new(home).components().collect(),
         ([b'~', b'/', rest @ ..], Some(home)) => Path::new(home).join(OsStr::from_bytes(rest)),
         _ => PathBuf::from(OsStr::from_bytes(path)),

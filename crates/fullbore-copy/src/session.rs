@@ -1,4 +1,4 @@
-//! What joins the two ends: queues of messages, the cancel token, and the figures of progress.
+//! The state that both ends of a run share: message queues, the cancel token, and the progress counters.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,30 +13,30 @@ use crate::queue::{Closed, Queue};
 use crate::wire::{Account, LIST_BYTES, Message, Owner, PATHS_BYTES, Problem, Wanted, with_counters};
 use fullbore_engine::memory_pool::MemoryPool;
 
-/// Control messages under way in one direction, from either end.
+/// Most control messages of largest size that wait in one direction.
 const CONTROL_MESSAGES: usize = 64;
-/// The memory of so many of the largest, which are lists: names and attributes of 1000 entries. Smaller lists may be more:
-/// those of many small directories are made while ssh is on its way to the other machine.
+/// Memory of [`CONTROL_MESSAGES`] messages of largest size: lists with names and attributes of 1000 entries. Smaller
+/// lists may be more, such as those of many small directories while ssh still connects.
 const CONTROL_BYTES: usize = 32 << 20;
-/// Data messages under way between threads, 1 MiB each as a rule: enough that no side waits for the
-/// other's scheduling, few enough to stay in the cache.
+/// Most data messages that wait between threads, usually 1 MiB each. Enough that no side waits for the other's
+/// scheduling, few enough to stay in the cache.
 const DATA_MESSAGES: usize = 8;
 
 /// One end of the connection between sender and receiver.
 #[derive(Clone, Debug)]
 pub struct Link {
-    /// Messages from the other end that keep their order.
+    /// Control messages from the other end, in order.
     pub control_in: Queue<Message>,
-    /// Messages to the other end that keep their order.
+    /// Control messages to the other end, in order.
     pub control_out: Queue<Message>,
-    /// Content, from the sender to the receiver.
+    /// Content messages, from the sender to the receiver.
     pub data: Queue<Message>,
-    /// Memory of content that was written.
+    /// Pool for the memory of written content.
     pub(crate) pool: MemoryPool,
 }
 
 impl Link {
-    /// The two ends of a connection within this process: the sender's and the receiver's.
+    /// Makes the two ends of a connection within this process: the sender's and the receiver's.
     pub fn pair() -> (Link, Link) {
         let (forth, back) = (Queue::new(CONTROL_MESSAGES), Queue::new(CONTROL_MESSAGES));
         let data = Queue::new(DATA_MESSAGES);
@@ -46,7 +46,7 @@ impl Link {
         (sender, Link { control_in: forth, control_out: back, data, pool })
     }
 
-    /// One end of a connection to another machine; a [`crate::transport::Transport`] moves its messages.
+    /// Makes one end of a connection to another machine. A [`crate::transport::Transport`] moves its messages.
     pub fn remote() -> Link {
         Link {
             control_in: Queue::of_weight(CONTROL_BYTES, memory_of_heard),
@@ -56,19 +56,19 @@ impl Link {
         }
     }
 
-    /// Asks the sender at the other end to keep to a limit.
+    /// Tells the sender at the other end its rate limit in bytes per second; 0 for none.
     ///
     /// # Errors
-    /// When the run is over.
+    /// [`Closed`] if the run is over.
     pub(crate) fn ask_for_limit(&self, bytes_per_s: u64, ledger: &Ledger) -> Result<(), Closed> {
         let clock = ledger.stage("control", Kind::Thread);
         self.control_out.push(Message::Limit { bytes_per_s }, &clock)
     }
 
-    /// Tells the sender at the other end which paths are wanted, and no others.
+    /// Tells the sender at the other end to copy only these paths.
     ///
     /// # Errors
-    /// When the run is over.
+    /// [`Closed`] if the run is over.
     pub(crate) fn ask_for_paths(&self, paths: &[Vec<u8>], ledger: &Ledger) -> Result<(), Closed> {
         let clock = ledger.stage("control", Kind::Thread);
         let mut rest = paths;
@@ -78,7 +78,7 @@ impl Link {
                 bytes += path.len();
                 bytes <= LIST_BYTES
             };
-            // At least one: it is shorter than that.
+            // At least one path fits, as a path is shorter than a message.
             let (part, behind) = rest.split_at(rest.iter().take_while(fits).count());
             let more = !behind.is_empty();
             self.control_out.push(Message::Paths { paths: part.to_vec(), more }, &clock)?;
@@ -89,10 +89,11 @@ impl Link {
         }
     }
 
-    /// The paths that the receiver at the other end wants.
+    /// Receives the paths that the receiver at the other end wants.
     ///
     /// # Errors
-    /// When it has gone, wants too many, or says something else.
+    /// [`CopyError::Network`] if the other end has gone. [`CopyError::Meaning`] for too many paths, or another message.
+    /// The other end's own error if it gave up.
     pub(crate) fn hear_paths(&self, ledger: &Ledger) -> Result<Vec<Vec<u8>>, CopyError> {
         let clock = ledger.stage("control", Kind::Thread);
         let (mut wanted, mut bytes) = (Vec::new(), 0);
@@ -109,25 +110,25 @@ impl Link {
                     }
                 }
                 Some(Message::Abort { exit_code, text }) => return Err(CopyError::told(exit_code, text)),
-                Some(_) => return Err(CopyError::Meaning("no paths where some were announced")),
+                Some(_) => return Err(CopyError::Meaning("no paths, although some were announced")),
                 None => return Err(CopyError::gone()),
             }
         }
     }
 }
 
-/// What a control message to the other end takes of [`CONTROL_BYTES`].
+/// Share of [`CONTROL_BYTES`] that a message to the other end takes.
 fn memory(message: &Message) -> usize {
     if matches!(message, Message::List(_)) { memory_bytes(message).min(LARGEST_BYTES) } else { LARGEST_BYTES }
 }
 
-/// What a control message from the other end takes of [`CONTROL_BYTES`]: at least its share of [`CONTROL_MESSAGES`], and
-/// all its memory. Many small things in a frame take far more memory than the frame.
+/// Share of [`CONTROL_BYTES`] that a received control message takes: its memory, but at least its share of
+/// [`CONTROL_MESSAGES`]. Many small items in a frame take far more memory than the frame.
 fn memory_of_heard(message: &Message) -> usize {
     memory_bytes(message).max(LARGEST_BYTES)
 }
 
-/// A share of [`CONTROL_BYTES`].
+/// One message's share of [`CONTROL_BYTES`].
 const LARGEST_BYTES: usize = CONTROL_BYTES / CONTROL_MESSAGES;
 
 fn memory_bytes(message: &Message) -> usize {
@@ -152,7 +153,7 @@ fn memory_bytes(message: &Message) -> usize {
     size_of::<Message>() + more
 }
 
-/// Ends a run before its end, once, and keeps the reason.
+/// Ends a run early, once, and keeps the reason.
 #[derive(Clone, Debug)]
 pub struct CancelToken {
     shared: Arc<CancelState>,
@@ -166,13 +167,13 @@ struct CancelState {
 }
 
 impl CancelToken {
-    /// A token that closes `link` when it is cancelled.
+    /// Makes a token that closes `link` when it is cancelled.
     pub fn new(link: &Link) -> CancelToken {
         let state = CancelState { cancelled: AtomicBool::new(false), reason: Mutex::new(None), link: link.clone() };
         CancelToken { shared: Arc::new(state) }
     }
 
-    /// Ends the run. The first reason counts; it is the last message to the other end.
+    /// Cancels the run. Only the first reason counts; it becomes the last message to the other end.
     pub fn cancel(&self, reason: CopyError) {
         let last = Message::Abort { exit_code: reason.code(), text: reason.to_string() };
         {
@@ -181,14 +182,16 @@ impl CancelToken {
             self.shared.cancelled.store(true, Ordering::Release);
         }
         let link = &self.shared.link;
-        // The reason may be that there are problems; each of them was told for the person at the other end.
+        // The reason may be that there are problems, so the messages about them have to reach the user at the other
+        // end.
         let is_problem = |message: &Message| matches!(message, Message::Problem(_));
         link.control_out.end_with(last, is_problem);
         link.control_in.break_off_but(is_problem);
         link.data.break_off();
     }
 
-    /// Cancels the run if the thread that holds the guard panics: the other threads would wait for it for ever.
+    /// Makes a guard that cancels the run if its thread panics. Else the other threads would wait for that thread for
+    /// ever.
     pub(crate) fn guard(&self) -> Guard<'_> {
         Guard { cancel: self }
     }
@@ -203,13 +206,13 @@ impl CancelToken {
         self.shared.reason.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Why a run could not be finished: the reason, or that the other end has gone.
+    /// Why a run could not be finished: the reason for cancelling, or that the other end has gone.
     pub(crate) fn verdict(&self) -> Arc<CopyError> {
         self.reason().unwrap_or_else(|| Arc::new(CopyError::gone()))
     }
 }
 
-/// Held by a thread whose work others wait for.
+/// Held by a thread that other threads wait for.
 pub(crate) struct Guard<'a> {
     cancel: &'a CancelToken,
 }
@@ -223,37 +226,37 @@ impl Drop for Guard<'_> {
     }
 }
 
-/// What an end of a copy tells while it runs.
+/// An event of one end of a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// Something is wrong with one file.
+    /// There is a problem with one file.
     Problem(Problem),
-    /// This was deleted; in a dry run, it would be.
+    /// This path was deleted or, in a dry run, would be.
     Deleted(Vec<u8>),
-    /// The content of this file goes over; in a dry run, it would.
+    /// The content of this file is transferred or, in a dry run, would be.
     Wanted(Vec<u8>),
-    /// This was removed at the source, as the destination has it on its disk.
+    /// This path was removed at the source, as the destination has it on its disk.
     Removed(Vec<u8>),
-    /// This changes; in a dry run, it would.
+    /// This entry changes or, in a dry run, would.
     Item {
         /// The letters of `rsync -i`.
         letters: Vec<u8>,
-        /// Its path, and what a link leads to.
+        /// Path of the entry, and the target of a link.
         path: Vec<u8>,
     },
-    /// The hash of a file, when the copy is done.
+    /// The hash of a file, at the end of the copy.
     Hashed {
-        /// Its path.
+        /// Path of the file.
         path: Vec<u8>,
-        /// The hash of its whole content.
+        /// Hash of the file's whole content.
         hash: [u8; 32],
     },
 }
 
-/// Who is told. Called from many threads, and must not wait.
+/// Receives the events of a session. Many threads call it, so it must not block.
 pub trait Tell: Sync {
-    /// Takes an event.
+    /// Receives one event.
     fn tell(&self, event: Event);
 }
 
@@ -263,12 +266,12 @@ impl<F: Fn(Event) + Sync> Tell for F {
     }
 }
 
-/// What the ends tell each other of their own clocks, for the verdict: JSON that only the program reads.
+/// Clock readings that the ends exchange for the verdict, as JSON that only this program reads.
 #[derive(Default)]
 pub struct Exchange<'a> {
-    /// Makes what is told, once, at the end.
+    /// Makes this end's readings, once, at the end.
     pub own: Option<&'a (dyn Fn() -> Vec<u8> + Sync)>,
-    /// What the other end has told.
+    /// The other end's readings.
     pub peer: Mutex<Vec<u8>>,
 }
 
@@ -278,9 +281,9 @@ impl Exchange<'_> {
     }
 }
 
-/// What both ends of a run work with.
+/// Everything that both ends of a run need.
 pub struct Context<'a> {
-    /// Options that the user gave for the copy.
+    /// Options of the copy.
     pub options: &'a Options,
     /// The connection between sender and receiver.
     pub link: Link,
@@ -292,14 +295,14 @@ pub struct Context<'a> {
     pub progress: &'a Progress,
     /// Receives the events of the session.
     pub tell: &'a dyn Tell,
-    /// Counters that both ends send each other.
+    /// Readings that both ends exchange.
     pub exchange: &'a Exchange<'a>,
-    /// How fast content may be sent.
+    /// Limit of the rate at which content may be sent.
     pub limit: &'a RateLimit,
 }
 
 impl Context<'_> {
-    /// The last message of this end, behind its counters.
+    /// Sends this end's last message, after its counters.
     pub(crate) fn say_last(&self, message: Message, clock: &StageClock) -> Result<(), Closed> {
         if let Some(own) = self.exchange.own {
             self.link.control_out.push(Message::Counters(own()), clock)?;
@@ -310,13 +313,13 @@ impl Context<'_> {
 
 macro_rules! progress {
     ($(#[$doc:meta] $field:ident)*) => {
-        /// Where a copy stands; counted by the receiver, told to the sender.
+        /// Progress counters of a copy. The receiver counts and sends them to the sender.
         #[derive(Debug, Default)]
         pub struct Progress {
             $(pub(crate) $field: AtomicU64,)*
-            /// Everything has been listed and compared, so the totals are final.
+            /// Whether everything has been listed and compared, so that the totals are final.
             pub(crate) complete: AtomicBool,
-            /// Big files were written around the page cache.
+            /// Whether big files were written around the page cache.
             pub(crate) direct: AtomicBool,
         }
 
@@ -326,7 +329,7 @@ macro_rules! progress {
                 Account { $($field: self.$field.load(Ordering::Relaxed),)* }
             }
 
-            /// Takes over the figures of the other end.
+            /// Sets the figures to those of the other end.
             pub(crate) fn set(&self, account: &Account) {
                 $(self.$field.store(account.$field, Ordering::Relaxed);)*
             }
@@ -342,13 +345,13 @@ impl Progress {
         self.complete.load(Ordering::Relaxed)
     }
 
-    /// Begins anew: another connection tells of itself alone.
+    /// Resets the counters: after a reconnect the other end counts anew.
     pub fn restart(&self) {
         self.set(&Account::default());
         self.complete.store(false, Ordering::Relaxed);
     }
 
-    /// Whether this end wrote big files around the page cache, as a trial showed that to be faster.
+    /// Whether this end wrote big files around the page cache, because a trial showed that to be faster.
     pub(crate) fn is_direct(&self) -> bool {
         self.direct.load(Ordering::Relaxed)
     }

@@ -1,7 +1,7 @@
-//! Text that ssh and the far machine write to stderr: told line by line.
+//! Relays text that ssh and the far machine write to stderr, line by line.
 //!
-//! The far machine decides what it says there. So ssh does not get the terminal, but a pipe, and each line is escaped
-//! as any other. ssh asks for passwords on the terminal itself (`/dev/tty`), not by stderr.
+//! The far machine decides what this text is. So ssh gets a pipe instead of the terminal, and each line is escaped like
+//! any other. ssh asks for passwords on the terminal itself (`/dev/tty`), not through stderr.
 
 use std::io::{self, PipeReader, Read as _};
 use std::os::fd::OwnedFd;
@@ -11,13 +11,13 @@ use std::thread::Scope;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// A longer line is shown in pieces. A guess: longer than any message of ssh.
+/// Longest line in bytes; longer ones are shown in pieces. A guess: longer than any message of ssh.
 const LINE_BYTES: usize = 4096;
-/// Text without a line break is shown after this time: it may be a question. For as long the last words are awaited: an
-/// ssh that stays for later connections keeps the pipe open.
+/// Text without a line break is shown after this time, as it may be a question. At the end, the last text is awaited
+/// for as long: an ssh that stays for later connections keeps the pipe open.
 const IDLE: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 
-/// The pipe that stands for stderr of ssh. Its thread ends behind the last line once this is dropped.
+/// The pipe that replaces ssh's stderr. Once this is dropped, its thread ends after the last line.
 #[derive(Debug)]
 pub(crate) struct Messages {
     descriptor: Option<Arc<OwnedFd>>,
@@ -25,10 +25,10 @@ pub(crate) struct Messages {
 }
 
 impl Messages {
-    /// Begins to listen; `tell` gets each line.
+    /// Starts a thread that passes each line to `tell`.
     ///
     /// # Errors
-    /// When there can be no pipe or no thread.
+    /// The error of pipe(2), or of starting a thread.
     pub(crate) fn listen<'scope>(
         scope: &'scope Scope<'scope, '_>,
         tell: impl Fn(&str) + Send + 'scope,
@@ -41,7 +41,7 @@ impl Messages {
         Ok(Messages { descriptor: Some(Arc::new(to.into())), over })
     }
 
-    /// For ssh.
+    /// The write end of the pipe, for ssh's stderr.
     pub(crate) fn descriptor(&self) -> Option<Arc<OwnedFd>> {
         self.descriptor.clone()
     }
@@ -83,7 +83,7 @@ fn follow(mut from: PipeReader, over: &AtomicBool, tell: &dyn Fn(&str)) {
 }
 
 fn told(line: &[u8], tell: &dyn Fn(&str)) {
-    // ssh ends its lines as a terminal in raw mode wants them.
+    // ssh ends its lines for a terminal in raw mode, with a carriage return.
     let line = String::from_utf8_lossy(line);
     let line = line.trim_end_matches(['\r', '\n']);
     if !line.is_empty() {

@@ -1,9 +1,9 @@
-//! Between machines: messages over connections.
+//! Moves messages between machines, over connections.
 //!
-//! A [`stream::Stream`] is a stream of bytes both ways: an encrypted TCP connection, or the pipe of ssh. The
-//! pipe carries control messages in both directions until another stream takes them over (`handover`), further
-//! streams content in one; where there is only the pipe it carries everything. [`Transport`] has the threads that
-//! move messages between streams and the queues of a [`Link`], so that sender and receiver do not know of any of this.
+//! A `stream::Stream` is a two-way byte stream: an encrypted TCP connection, or the pipe of ssh. The pipe carries
+//! control messages in both directions until another stream takes them over (`handover`). Further streams carry content
+//! in one direction. If there is only the pipe, it carries everything. The threads of [`Transport`] move messages
+//! between streams and the queues of a [`Link`], so sender and receiver need not know any of this.
 
 pub(crate) mod congestion;
 pub(crate) mod far;
@@ -37,49 +37,48 @@ pub(crate) use handover::FIRST_BYTES;
 use handover::Handover;
 use stream::Stream;
 
-/// Time that the last messages have to leave in before connections are cut.
+/// Time for sending the last messages before connections are closed.
 const FAREWELL: Duration = Duration::from_secs(5);
-/// Time between looks at the kernel's counters of the connections.
+/// Interval for reading the kernel's counters of the connections.
 const LOOK: Duration = Duration::from_millis(100);
-/// A list is rarely the last: a directory more or less takes some microseconds. What comes within this time behind one,
-/// or behind the answer to one, goes with it; each by itself would cost both ends more than listing it.
+/// Time to gather messages after a list, or after the answer to one. Further lists usually follow within microseconds;
+/// sending each by itself would cost both ends more than listing it.
 const GATHERING: Duration = Duration::from_millis(1);
-/// Time that the other end's connection may take after it was said that messages come by it.
+/// Longest wait for the other end's connection, after it announced that messages will come over it.
 const FIRST_TIME: Duration = Duration::from_secs(10);
-/// Streams of one session: each costs a thread, and who proved the key may open as many as it likes. More than
-/// `--streams`, a number below 256, asks for.
+/// Most streams of one session. Each costs a thread, and a peer that proved the key may open any number. `--streams`, a
+/// number below 256, never needs more.
 const STREAMS_MAX: usize = 256;
-/// What the other end's transport said and nobody has heard yet. It says a few things in a session, and then asks for
+/// Most messages of the other end's transport that wait to be read. It sends a few in a session, and then requests for
 /// connections, seconds apart.
 const WAYS: usize = 64;
-/// Records that wait in front of a pipe that carries control messages as well: those must not wait long.
+/// Most content records that wait for a pipe that carries control messages as well, so that these are not delayed.
 const MERGED: usize = 2;
-/// What goes behind the last message by the pipe, where nobody reads it any more. That message is short: ssh's
-/// connection would keep it until all before is acknowledged, and the other machine's kernel waits up to 40 ms before it
-/// acknowledges (RFC 896, RFC 1122). Behind it there has to be more than a segment, with jumbo frames as well.
+/// Padding after the last message in the pipe, where nobody reads it any more. Without it ssh's connection holds a
+/// short message back until all earlier data is acknowledged, which the other kernel delays by up to 40 ms (RFC 896,
+/// RFC 1122). The padding is longer than a segment, even with jumbo frames.
 const PUSH: [u8; 10_000] = [0; 10_000];
-/// The congestion control for paths that lose what no queue has cost: it does not take loss for a full link.
+/// Congestion control for paths that lose segments without a full queue: it does not take loss for a full link.
 const LOSSY_CONTROL: &str = "bbr";
-/// On a path with a longer round trip than this, a connection holds no more than these bytes that it has not
-/// sent yet: what waits in the memory of a slow connection cannot go by a faster one, and the end of a copy
-/// waits for it. On short paths it is gone at once.
+/// Round trip above which a connection may hold only [`UNSENT_BYTES`] of unsent data. Data in the memory of a slow
+/// connection cannot move to a faster one, and the end of a copy waits for it. On short paths it is sent at once.
 const LONG_TRIP: Duration = Duration::from_millis(2);
 const UNSENT_BYTES: u32 = 512 << 10;
 
-/// How an end of a pipe learns that the other one has gone. The kernel looks after TCP connections of our own, and
-/// ssh after the user's end of its; but the far end of a flow that was forgotten on the way may wait for hours, and
-/// hold the destination meanwhile.
+/// How an end of a pipe detects that the other one has gone. The kernel watches our own TCP connections, and ssh
+/// watches the user's end. But a firewall may forget an idle flow, and the far end would wait for hours and hold the
+/// destination meanwhile.
 #[derive(Clone, Copy, Debug)]
 struct Pulse {
-    /// A pipe that has nothing to say says so as often as this.
+    /// Interval of heartbeats on a pipe with nothing else to send.
     beat: Duration,
-    /// One by which nothing came for so long has no other end.
+    /// Time without any message after which the other end counts as gone.
     silence: Duration,
 }
 
-/// As ssh does it at the user's end: three questions, 15 s apart.
+/// Like ssh at the user's end: three requests, 15 s apart.
 const PULSE: Pulse = Pulse { beat: Duration::from_secs(10), silence: Duration::from_secs(45) };
-/// A message that says nothing, and goes no further: no counters.
+/// The heartbeat: an empty message that is not passed on.
 const BEAT: Message = Message::Counters(Vec::new());
 
 /// Moves messages between a link and its streams.
@@ -92,52 +91,52 @@ pub struct Transport {
 struct Shared {
     link: Link,
     cancel: CancelToken,
-    /// This end sends content; else it receives.
+    /// Whether this end sends content; else it receives.
     sends: bool,
-    /// The congestion control that the user wants.
+    /// The congestion control that the user chose.
     congestion: Option<String>,
     clock: Arc<StageClock>,
     ledger: Ledger,
     state: Mutex<State>,
-    /// Bytes that went through all streams, in either direction.
+    /// Total bytes of all streams, in both directions.
     moved_bytes: AtomicU64,
     over: AtomicBool,
-    /// This end's last message is on its way: the other end may close connections now.
+    /// Whether this end's last message has been sent, so that the other end may close connections.
     last_said: AtomicBool,
     pulse: Pulse,
     began: Instant,
-    /// Milliseconds from `began` to when something came from the other end last.
+    /// Time of the last data from the other end, in milliseconds since `began`.
     heard_ms: AtomicU64,
-    /// What a pipe's reader waits for: the number of its read; 0 if it does not wait.
+    /// Number of the read that a pipe's reader waits in; 0 if it does not wait.
     awaited: AtomicU64,
     handover: Handover,
-    /// Who hears how messages shall go.
+    /// Receives the other end's decisions on how messages travel.
     ways: Mutex<Option<mpsc::SyncSender<Vec<u8>>>>,
 }
 
-/// Which end of ssh's pipe.
+/// The two ends of ssh's pipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
-    /// The one that started ssh.
+    /// The end that started ssh.
     Near,
-    /// The one that ssh started: it ends with ssh, by which way ever messages go.
+    /// The end that ssh started. It ends with ssh, whatever way messages travel.
     Far,
 }
 
 #[derive(Default)]
 struct State {
     sockets: Vec<Watched>,
-    /// Streams with content so far.
+    /// Number of streams with content so far.
     streams: usize,
     writers: Vec<JoinHandle<()>>,
     readers: Vec<JoinHandle<()>>,
-    /// Not all that was written to the streams arrives by itself if this process ends.
+    /// Whether data written to the streams may be lost if this process ends now.
     lingers: bool,
-    /// The pipe that control messages went by. As long as it is open, the other end knows that this one is there.
+    /// The pipe that carried control messages. While it is open, the other end knows that this one is there.
     pipe: Option<Box<dyn Write + Send>>,
-    /// See [`Path::control`].
+    /// The congestion control in use; see [`Path::control`].
     control: Option<String>,
-    /// What has been seen of the path.
+    /// Measurements of the path.
     evidence: Evidence,
 }
 
@@ -150,29 +149,29 @@ impl std::fmt::Debug for State {
 #[derive(Debug)]
 struct Watched {
     socket: TcpStream,
-    /// It carries content, and not only what the two ends say to each other.
+    /// Whether it carries content, and not only control messages.
     has_content: bool,
     since: Instant,
-    /// When it was looked at last.
+    /// Time of the last reading.
     seen: Instant,
     last: TcpInfo,
 }
 
-/// What the kernel says of the connections.
+/// Kernel figures of the connections.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Path {
-    /// Connections with content.
+    /// Number of connections with content.
     pub streams: usize,
-    /// The smallest round trip seen.
+    /// The smallest round-trip time so far.
     pub round_trip: Option<Duration>,
-    /// Segments sent again, of all sent.
+    /// Retransmitted segments as a share of all sent.
     pub loss: f64,
-    /// The congestion control that was put on them, or why it is the system's; none if none was wanted.
+    /// Congestion control that was set on them, or why it is the system's; `None` if none was wanted.
     pub control: Option<String>,
 }
 
 impl Path {
-    /// With what only the end knows that sends.
+    /// Adds the figures that only the sending end knows.
     #[must_use]
     pub(crate) fn when_sent_by(self, sender: Path) -> Path {
         Path { loss: sender.loss, control: sender.control, ..self }
@@ -180,7 +179,7 @@ impl Path {
 }
 
 impl Transport {
-    /// A transport without streams yet.
+    /// Makes a transport without streams.
     pub fn new(link: &Link, cancel: &CancelToken, sends: bool, ledger: &Ledger, congestion: Option<&str>) -> Transport {
         Transport::with(PULSE, link, cancel, sends, ledger, congestion)
     }
@@ -213,12 +212,12 @@ impl Transport {
             ways: Mutex::default(),
         });
         let watching = shared.clone();
-        // Ends by itself within a look of the end; without it the verdict knows less.
+        // The thread ends within one interval of the run's end. Without it the verdict knows less.
         drop(spawn("connections", move || watching.watch()));
         Transport { shared }
     }
 
-    /// Puts a stream to work that carries content; closes it if there are too many.
+    /// Adds a stream that carries content; closes it if there are too many.
     pub fn add(&self, stream: Stream) {
         let shared = &self.shared;
         let Stream { reader, writer, socket, lingers } = stream;
@@ -236,7 +235,7 @@ impl Transport {
         let own = shared.clone();
         if shared.sends {
             let queue = shared.link.data.clone();
-            // Its reader stays: closing it would tell the other end that nobody listens.
+            // Keep its reader open: closing it would tell the other end that nobody listens.
             state.writers.extend(spawn("send", move || {
                 own.write(writer, &queue, false);
                 drop(reader);
@@ -249,7 +248,7 @@ impl Transport {
         }
     }
 
-    /// Begins to say by ssh's pipe what there is to say, content included.
+    /// Starts sending messages through ssh's pipe, content included.
     fn speak(&self, writer: impl Write + Send + 'static) {
         let shared = &self.shared;
         let mut state = shared.lock();
@@ -258,37 +257,37 @@ impl Transport {
         let writer = Box::new(io::BufWriter::with_capacity(stream::PIPE_BYTES, writer));
         state.writers.extend(spawn("control out", move || own.write(writer, &queue, true)));
         if shared.sends {
-            // One pipe for all: content goes by the way of control messages.
+            // There is one pipe: content goes through the queue of control messages.
             let own = shared.clone();
             state.writers.extend(spawn("merge", move || own.merge()));
         }
     }
 
-    /// Begins to hear what comes by ssh's pipe.
+    /// Starts receiving messages from ssh's pipe.
     fn hear(&self, side: Side, reader: impl Read + Send + 'static) {
         let own = self.shared.clone();
-        // Until now others have heard it.
+        // Until now the setup read from the pipe.
         own.hears();
         let reader = Box::new(io::BufReader::with_capacity(stream::PIPE_BYTES, reader));
         self.shared.lock().readers.extend(spawn("control in", move || own.read(reader, Some(side))));
     }
 
-    /// Says to the other end's transport how messages shall go.
+    /// Tells the other end's transport how messages will travel.
     fn say_way(&self, way: &impl serde::Serialize) -> io::Result<()> {
         let json = serde_json::to_vec(way).map_err(io::Error::other)?;
         let said = self.shared.link.control_out.push(Message::Way(json), &self.shared.clock);
         said.map_err(|_| io::ErrorKind::NotConnected.into())
     }
 
-    /// What the other end's transport says of how messages shall go.
+    /// Decisions of the other end's transport on how messages travel.
     fn ways(&self) -> mpsc::Receiver<Vec<u8>> {
         let (sender, receiver) = mpsc::sync_channel(WAYS);
         *self.shared.ways.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
         receiver
     }
 
-    /// Control messages go by this stream as soon as they can, no longer by the pipe. The end that decided it says so
-    /// first, the other one when it hears of it.
+    /// Moves control messages from the pipe to this stream as soon as possible. The end that `decided` announces it
+    /// first; the other end follows when it receives that.
     fn hand_over(&self, stream: Stream, decided: bool) {
         let shared = &self.shared;
         let is_short = stream.round_trip().is_some_and(|trip| trip < LONG_TRIP);
@@ -301,7 +300,7 @@ impl Transport {
         }
         shared.handover.offer(Stream { reader, writer, socket: None, lingers }, is_short);
         if shared.sends {
-            // Whoever waits for content for the pipe.
+            // Wakes the thread that waits for content for the pipe.
             shared.link.data.nudge();
         }
         if decided {
@@ -309,17 +308,17 @@ impl Transport {
         }
     }
 
-    /// There is nothing better than ssh's pipe.
+    /// ssh's pipe stays the only connection.
     fn stay_with_pipe(&self) {
         self.shared.handover.stay();
     }
 
-    /// Ends the run: a connection that is needed could not be made, or has gone.
+    /// Ends the run: a required connection could not be made, or was lost.
     pub fn fail(&self, error: &io::Error) {
         self.shared.broken(error);
     }
 
-    /// What the kernel says of the connections now.
+    /// Current kernel figures of the connections.
     pub fn path(&self) -> Path {
         let state = self.shared.lock();
         let infos = || state.sockets.iter().map(|watched| &watched.last);
@@ -333,18 +332,18 @@ impl Transport {
         }
     }
 
-    /// Bytes that went through all connections so far.
+    /// Total bytes of all connections so far.
     pub fn moved_bytes(&self) -> u64 {
         self.shared.moved_bytes.load(Ordering::Relaxed)
     }
 
-    /// For how long nothing has come from the other end.
+    /// Time since the last data from the other end.
     pub fn silence(&self) -> Duration {
         let heard = Duration::from_millis(self.shared.heard_ms.load(Ordering::Relaxed));
         self.shared.began.elapsed().saturating_sub(heard)
     }
 
-    /// Whether a queue stands before the link: it is full.
+    /// Whether a queue has formed before the link, so that it is full.
     pub(crate) fn is_queued(&self) -> bool {
         self.shared.lock().evidence.is_queued()
     }
@@ -354,13 +353,14 @@ impl Transport {
         self.shared.over.load(Ordering::Acquire) || self.shared.cancel.is_cancelled()
     }
 
-    /// Sends what is left, ends the streams, and waits for the threads and for the other end to do the same.
+    /// Sends all remaining messages, ends the streams, and waits until the threads and the other end have done the
+    /// same.
     pub fn finish(&self) {
         self.end(true);
     }
 
-    /// As [`Transport::finish`], for the end whose word was the last of all: by TCP and by ssh that arrives without it,
-    /// so it does not wait for the other end.
+    /// Like [`Transport::finish`], for the end with the very last message. TCP and ssh deliver it after this process
+    /// has ended, so it does not wait for the other end.
     pub fn leave(&self) {
         let lingers = self.shared.lock().lingers;
         self.end(lingers);
@@ -370,7 +370,7 @@ impl Transport {
         let shared = self.shared.clone();
         shared.link.data.close();
         shared.link.control_out.close();
-        // All content has been acknowledged, or nobody wants it any more.
+        // All content has been acknowledged, or nobody needs it any more.
         shared.handover.end();
         let until = Instant::now() + FAREWELL;
         let writers = std::mem::take(&mut shared.lock().writers);
@@ -388,7 +388,7 @@ impl Transport {
             (std::mem::take(&mut state.readers), state.pipe.take())
         };
         if waiting {
-            // Nobody takes what they have; they end with the process.
+            // Nobody takes their data; the threads end with the process.
             return;
         }
         drop(writers.into_iter().map(JoinHandle::join).collect::<Vec<_>>());
@@ -399,7 +399,7 @@ impl Transport {
             std::thread::sleep(Duration::from_millis(2));
         }
         shared.cut(Shutdown::Both);
-        // The other end takes the end of the pipe for ours.
+        // The other end takes the end of the pipe for the end of this process.
         drop(pipe);
     }
 }
@@ -413,7 +413,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks after a connection from now on; it gets the congestion control that the others have.
+    /// Monitors a connection from now on, and sets the congestion control that the others have.
     fn monitor(&self, socket: Option<TcpStream>, has_content: bool, state: &mut State) {
         let Some(socket) = socket else { return };
         let set = |name: &str| rustix::net::sockopt::set_tcp_congestion(&socket, name).map_err(io::Error::from);
@@ -421,24 +421,24 @@ impl Shared {
             let refused = |error| format!("not {name} ({error}) but the system's");
             state.control = Some(set(name).map_or_else(refused, |()| name.clone()));
         } else if state.control.as_deref() == Some(LOSSY_CONTROL) {
-            // The others have it; one without it does no harm.
+            // The others have it; one connection without it does no harm.
             let _ = set(LOSSY_CONTROL);
         }
         let last = TcpInfo::read(socket.as_fd()).unwrap_or_default();
         if self.sends && last.path_rtt() >= LONG_TRIP {
-            // Without it the end takes a little longer.
+            // Without it the end of a copy takes slightly longer.
             let _ = socket2::SockRef::from(&socket).set_tcp_notsent_lowat(UNSENT_BYTES);
         }
         let since = Instant::now();
         state.sockets.push(Watched { socket, has_content, since, seen: since, last });
     }
 
-    /// The last thing that is said by the pipe. On a short path what waits goes by the connection. On a long one ssh's
-    /// is faster for a while, as it has found out how much it may send at once.
+    /// Sends the last message through the pipe. On a short path, queued messages move to the new connection. On a long
+    /// one ssh's connection is faster for a while, as its congestion window has grown.
     fn say_switch(&self) {
         if self.handover.is_to_be_said() {
             let queue = &self.link.control_out;
-            // Refused where the run is over: then the last words go by the pipe.
+            // Fails if the run is over: then the last messages go through the pipe.
             let _ = match self.handover.is_short() {
                 true => queue.push_first(Message::Switch),
                 false => queue.push(Message::Switch, &self.clock),
@@ -446,7 +446,7 @@ impl Shared {
         }
     }
 
-    /// Content by ssh's pipe: as much as that may carry.
+    /// Moves content into ssh's pipe, as much as it may carry.
     fn merge(&self) {
         while self.handover.may_carry() {
             match self.link.data.pop_within(self.pulse.silence, &self.clock) {
@@ -464,20 +464,20 @@ impl Shared {
 
     fn cut(&self, how: Shutdown) {
         for watched in &self.lock().sockets {
-            // Fails for one that the other end has closed.
+            // Fails for a connection that the other end has closed.
             let _ = watched.socket.shutdown(how);
         }
     }
 
-    /// A broken connection ends the run, unless it is over anyway.
+    /// Ends the run because of a broken connection, unless it is over anyway.
     fn broken(&self, error: &io::Error) {
         if !self.over.load(Ordering::Acquire) {
             let reason = match error.kind() {
-                // TLS has words of its own for it, which are for programmers.
-                io::ErrorKind::UnexpectedEof => "the other end has gone without a last word".to_owned(),
+                // The message of TLS is for programmers.
+                io::ErrorKind::UnexpectedEof => "the other end closed it without a last message".to_owned(),
                 _ => error.to_string(),
             };
-            // At the end of a run whichever end is last finds the other one gone.
+            // At the end of a run, the later end always finds the other one gone.
             if !self.last_said.load(Ordering::Acquire) {
                 tracing::info!(%error, "the connection broke");
             }
@@ -485,7 +485,7 @@ impl Shared {
         }
     }
 
-    /// Something has come from the other end.
+    /// Records that data has arrived from the other end.
     fn hears(&self) {
         self.heard_ms.store(self.began.elapsed().as_millis() as u64, Ordering::Relaxed);
     }
@@ -495,8 +495,8 @@ impl Shared {
         self.moved_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// From a queue to a stream, until the queue is closed and empty; `beats` on a pipe, which shows that this end is
-    /// there.
+    /// Writes messages from a queue to a stream, until the queue is closed and empty. `beats` sends heartbeats on a
+    /// pipe.
     fn write(&self, mut writer: Box<dyn Write + Send>, queue: &Queue<Message>, mut beats: bool) {
         self.clock.adopt_thread();
         let mut head = Vec::with_capacity(64 << 10);
@@ -515,7 +515,7 @@ impl Shared {
                     continue;
                 }
                 None => {
-                    // Nothing more to say for now, and others may take what comes next: out with it.
+                    // No more messages for now, and other streams may take the next ones: flush.
                     if let Err(error) = self.clock.blocked_in(|| writer.flush()) {
                         return self.broken(&error);
                     }
@@ -560,11 +560,12 @@ impl Shared {
         }
     }
 
-    /// From a stream to the queues, until it ends; with control messages if it is an end of ssh's pipe.
+    /// Reads messages from a stream into the queues, until it ends. `pipe` is set for ssh's pipe, which carries control
+    /// messages.
     fn read(self: &Arc<Shared>, mut reader: Box<dyn Read + Send>, pipe: Option<Side>) {
         self.clock.adopt_thread();
         let control = pipe.is_some();
-        // On a pipe the other end shows that it is there.
+        // The other end sends heartbeats on a pipe.
         let mut beats = control;
         let mut decoder = Decoder::with_pool(self.link.pool.clone());
         for number in 1.. {
@@ -597,7 +598,7 @@ impl Shared {
                 Ok(Some(message)) if message == BEAT => {}
                 Ok(Some(Message::Way(json))) if control => {
                     if let Some(ways) = &*self.ways.lock().unwrap_or_else(PoisonError::into_inner) {
-                        // Nobody listens who has decided, or whose run is over.
+                        // Nobody listens once the way is decided, or the run is over.
                         if let Err(mpsc::TrySendError::Full(_)) = ways.try_send(json) {
                             return self
                                 .cancel
@@ -630,10 +631,11 @@ impl Shared {
         }
     }
 
-    /// The other end has said the last by the pipe: this one says so as well, unless it has, and keeps the pipe.
+    /// The other end has sent its last message through the pipe. This end does the same, unless it has, and keeps the
+    /// pipe open.
     fn follow(self: &Arc<Shared>, mut pipe: Box<dyn Read + Send>, side: Option<Side>) {
         let own = self.clone();
-        // Not by the thread that reads: to say something may have to wait until the other end has read.
+        // In another thread: sending may have to wait until the other end has read.
         spawn("pipe", move || {
             own.say_switch();
             let ended = io::copy(&mut pipe, &mut io::sink());
@@ -644,8 +646,8 @@ impl Shared {
         });
     }
 
-    /// A connection with content ends where a record does. While more has to come, what was under way on it is
-    /// lost; but the reason may be about to come by another one.
+    /// A content connection ended between records. Unless the run is over, records in flight on it are lost. But the
+    /// reason may be about to arrive on another connection.
     fn ended_early(&self) {
         let until = Instant::now() + FAREWELL;
         while !self.last_said.load(Ordering::Acquire)
@@ -659,8 +661,8 @@ impl Shared {
         }
     }
 
-    /// Feeds the verdict with the kernel's counters, changes the congestion control where it pays, and misses an other
-    /// end that has gone.
+    /// Feeds the verdict with the kernel's counters, changes the congestion control if that pays, and detects that the
+    /// other end has gone.
     fn watch(&self) {
         let mut silence = Silence::default();
         while !self.over.load(Ordering::Acquire) {
@@ -696,7 +698,7 @@ impl Shared {
                 let changed = |watched: &Watched| {
                     rustix::net::sockopt::set_tcp_congestion(&watched.socket, LOSSY_CONTROL).is_ok()
                 };
-                // Not allowed, or not there: then it stays as it is.
+                // Not permitted, or not available: the system's stays.
                 let is_changed = state.sockets.iter().all(changed);
                 state.control = Some(if is_changed { LOSSY_CONTROL } else { "the system's" }.to_owned());
                 tracing::debug!(control = state.control, "the path loses segments: another congestion control");
@@ -705,8 +707,8 @@ impl Shared {
     }
 }
 
-/// For how long a pipe's reader has waited for the same thing. Counted in looks: while this process is stopped nothing
-/// is looked at, and what came meanwhile is still to be read.
+/// How long a pipe's reader has waited in the same read. It counts intervals: while this process is suspended none
+/// passes, and data that arrived meanwhile can still be read.
 #[derive(Debug, Default)]
 struct Silence {
     awaited: u64,

@@ -1,4 +1,4 @@
-//! Extended attributes, ACLs among them, of an open file or of a name in an open directory.
+//! Extended attributes, including ACLs, of an open file or of a name in an open directory.
 
 mod kernel;
 mod treatment;
@@ -10,37 +10,36 @@ use rustix::io::Errno;
 
 use crate::entry::{XATTR_BYTES, XATTRS, XATTRS_BYTES};
 
-/// The attribute that holds the ACL of a file or directory.
+/// The attribute that has the ACL of a file or directory.
 pub(crate) const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
-/// The attribute that holds the ACL that new files of a directory get.
+/// The attribute that has the ACL for new files in a directory.
 pub(crate) const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
 
 pub(crate) use crate::entry::Xattrs;
 pub(crate) use treatment::Treatment;
 
-/// What a file's attributes are reached by.
+/// Refers to the file whose attributes are meant.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum FileRef<'a> {
     /// An open file or directory.
     Open(BorrowedFd<'a>),
-    /// A name in an open directory; a symbolic link is not followed.
+    /// A name in an open directory, without following a symbolic link.
     Name(&'a OwnedFd, &'a [u8]),
-    /// What a name in an open directory stands for, or leads to.
+    /// A name in an open directory, following a symbolic link.
     Followed(&'a OwnedFd, &'a [u8]),
 }
 
-/// Whether an attribute holds an ACL.
+/// Whether an attribute is an ACL.
 pub(crate) fn is_acl(name: &[u8]) -> bool {
     Treatment::of(name) == Treatment::Acl
 }
 
-/// Whether an attribute takes part in a copy.
+/// Whether an attribute is copied.
 pub(crate) fn is_carried(name: &[u8], acls: bool, others: bool) -> bool {
     Treatment::of(name).is_carried(acls, others)
 }
 
-/// A file's attributes are reached by its descriptor, or by a path of which nothing before the name can
-/// be put elsewhere meanwhile.
+/// A descriptor, or a path of which only the last name can be replaced meanwhile.
 enum Reached<'a> {
     Open(BorrowedFd<'a>),
     Path(Vec<u8>),
@@ -81,17 +80,18 @@ impl Reached<'_> {
     }
 }
 
-/// The attributes to be kept. File systems without attributes have none.
+/// Reads the attributes to copy. File systems without attributes have none.
 ///
 /// # Errors
-/// Other refusals of the system; `E2BIG` for more than we carry.
+/// `E2BIG` if there are more attributes or bytes than a copy carries. Otherwise the error of listxattr(2) or
+/// getxattr(2).
 pub(crate) fn read(file: FileRef<'_>, acls: bool, others: bool) -> Result<Xattrs, Errno> {
     let mut list = [0_u8; 1024];
     let first = match file {
         FileRef::Name(directory, name) => kernel::list_at(directory.as_fd(), name, &mut list),
         FileRef::Open(_) | FileRef::Followed(..) => None,
     };
-    // Most files have none.
+    // Most files have no attributes.
     if matches!(first, Some(Ok(0) | Err(Errno::NOTSUP))) {
         return Ok(Vec::new());
     }
@@ -110,7 +110,7 @@ pub(crate) fn read(file: FileRef<'_>, acls: bool, others: bool) -> Result<Xattrs
     let mut xattrs = Xattrs::new();
     let mut sum = 0;
     for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty() && is_carried(name, acls, others)) {
-        // Gone since it was listed, or not for us.
+        // The attribute has disappeared since it was listed, or is not readable.
         let Some(value) = read_one(&reached, name)? else { continue };
         sum += name.len() + value.len();
         if xattrs.len() >= XATTRS || sum > XATTRS_BYTES {
@@ -140,7 +140,7 @@ fn read_one(reached: &Reached<'_>, name: &[u8]) -> Result<Option<Vec<u8>>, Errno
 /// Sets one attribute.
 ///
 /// # Errors
-/// As the system says.
+/// The error of setxattr(2), for instance `ENOTSUP`, `EPERM`, `ENOSPC` or `ERANGE`.
 pub(crate) fn set(file: FileRef<'_>, name: &[u8], value: &[u8]) -> Result<(), Errno> {
     match file.reached() {
         Reached::Open(file) => rustix::fs::fsetxattr(file, name, value, XattrFlags::empty()),
@@ -149,10 +149,10 @@ pub(crate) fn set(file: FileRef<'_>, name: &[u8], value: &[u8]) -> Result<(), Er
     }
 }
 
-/// Removes one attribute; fine if it is not there.
+/// Removes one attribute; succeeds if it does not exist.
 ///
 /// # Errors
-/// As the system says.
+/// The error of removexattr(2), except `ENODATA` and `ENOTSUP`.
 pub(crate) fn remove(file: FileRef<'_>, name: &[u8]) -> Result<(), Errno> {
     let removed = match file.reached() {
         Reached::Open(file) => rustix::fs::fremovexattr(file, name),

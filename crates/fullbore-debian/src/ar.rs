@@ -76,8 +76,8 @@ impl<R: Read> Reader<R> {
     /// Skips the rest of the current member and reads the next header; `None` at the end of the archive.
     ///
     /// # Errors
-    /// [`ArError::Magic`] at the first call, if the input is no ar archive; [`ArError::Header`] for a malformed header;
-    /// [`ArError::Truncated`] if the archive ends within a member; [`ArError::Read`] if the input fails.
+    /// [`ArError::Magic`] at the first call, if the input is not an ar archive; [`ArError::Header`] for a malformed
+    /// header; [`ArError::Truncated`] if the archive ends within a member; [`ArError::Read`] if the input fails.
     pub fn next_member(&mut self) -> Result<Option<Member>, ArError> {
         if !self.begun {
             let mut magic = [0; MAGIC.len()];
@@ -184,7 +184,7 @@ fn parse_header(header: &[u8; HEADER_BYTES], offset: u64) -> Result<Member, ArEr
     }
     let digits = trim_end(&header[48..58]);
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
-        return Err(wrong("the size is no decimal number"));
+        return Err(wrong("the size is not a decimal number"));
     }
     // At most ten digits, so it fits.
     let size = digits.iter().fold(0, |size: u64, digit| size * 10 + u64::from(digit - b'0'));
@@ -199,7 +199,7 @@ fn trim_end(field: &[u8]) -> &[u8] {
 /// Makes the header of a member. Time, owner and group are 0; the mode is 100644.
 ///
 /// # Errors
-/// Of kind `InvalidInput` for a name of more than 16 bytes or a size of more than ten digits.
+/// [`io::ErrorKind::InvalidInput`] for a name of more than 16 bytes or a size of more than ten digits.
 pub fn header(name: &str, size: u64) -> io::Result<[u8; HEADER_BYTES]> {
     let text = format!("{name:<16}{:<12}{:<6}{:<6}{:<8}{size:<10}`\n", 0, 0, 0, 100_644);
     text.into_bytes().try_into().map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn members_and_their_places() {
+    fn members_are_found_with_their_offsets() {
         let bytes = archive(&[("debian-binary".into(), b"2.0\n".to_vec()), ("odd".into(), b"123".to_vec())]);
         let mut reader = Reader::new(&bytes[..]);
         let first = reader.next_member().expect("sound").expect("there");
@@ -269,14 +269,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn round_trip(
+        fn members_that_are_written_are_read_again(
             members in prop::collection::vec(("[a-z.-]{1,16}", prop::collection::vec(any::<u8>(), 0..50)), 0..6)
         ) {
             prop_assert_eq!(read_all(&archive(&members)).expect("sound"), members);
         }
 
         #[test]
-        fn never_panics(bytes in prop::collection::vec(any::<u8>(), 0..300), sound in any::<bool>()) {
+        fn arbitrary_input_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..300), sound in any::<bool>()) {
             let bytes = if sound { [MAGIC, &bytes[..]].concat() } else { bytes };
             let _ = read_all(&bytes);
         }

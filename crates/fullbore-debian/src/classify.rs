@@ -1,6 +1,7 @@
-//! What kind of file a path in a `Release` names: an index, of which component, architecture or language.
+//! Classifies a path in a `Release`: which kind of index it names, and of which component, architecture or language.
 //!
-//! Only the name is used, in the layout of wiki.example.org/DebianRepository/Format and of what dak and Ubuntu publish.
+//! Only the name is used, in the layout of wiki.example.org/DebianRepository/Format and of the archives that dak and
+//! Ubuntu publish.
 
 use crate::compression::Form;
 use crate::path::without_dot;
@@ -13,7 +14,7 @@ pub enum IndexKind<'a> {
         /// Whether it lists udebs, the installer's small packages.
         udeb: bool,
     },
-    /// `source/Sources`
+    /// `source/Sources`: the list of source packages.
     Sources,
     /// The small `Release` within a `binary-ARCH` or `source` directory.
     InnerRelease,
@@ -22,23 +23,23 @@ pub enum IndexKind<'a> {
         /// Whether it lists udebs, the installer's small packages.
         udeb: bool,
     },
-    /// `i18n/Translation-LANGUAGE`
+    /// `i18n/Translation-LANGUAGE`: translated package descriptions.
     Translation {
         /// Language code, such as `en` or `pt_BR`; a hash in very old archives.
         language: &'a str,
     },
-    /// `i18n/Index`
+    /// `i18n/Index`: the list of translations in old archives.
     TranslationIndex,
-    /// AppStream: `dep11/Components-ARCH.yml`
+    /// `dep11/Components-ARCH.yml`: AppStream metadata.
     Components,
-    /// AppStream: `dep11/icons-SIZE.tar`, for instance of `48x48` or `64x64@2`
+    /// `dep11/icons-SIZE.tar`, for instance of `48x48` or `64x64@2`: AppStream icons.
     Icons {
         /// Size as in the name, such as `48x48`.
         size: &'a str,
     },
-    /// AppStream: `dep11/CID-Index-ARCH.json`
+    /// `dep11/CID-Index-ARCH.json`: AppStream component ids.
     ComponentIds,
-    /// For command-not-found: `cnf/Commands-ARCH`
+    /// `cnf/Commands-ARCH`: commands for command-not-found.
     Commands,
     /// `installer-ARCH/VERSION/images/SHA256SUMS` (or `MD5SUMS`): lists the installer's images.
     InstallerSums {
@@ -47,7 +48,7 @@ pub enum IndexKind<'a> {
         /// Whether the file lists SHA-256 instead of MD5.
         sha256: bool,
     },
-    /// A path that is no known index.
+    /// An unknown index, or not an index.
     Other,
 }
 
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_debian_and_ubuntu() {
+    fn names_of_debian_and_ubuntu_have_their_kinds() {
         use Form::{Gz, Plain, Xz};
         use IndexKind::*;
         let sums = |version, sha256| InstallerSums { version, sha256 };
@@ -224,7 +225,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_panics(path in "(main|/|binary-|debian-installer|i18n|Translation-|dep11|installer-|images|SHA256SUMS|Packages|\\.diff/Index|\\.xz|é){0,8}") {
+        fn arbitrary_input_never_panics(path in "(main|/|binary-|debian-installer|i18n|Translation-|dep11|installer-|images|SHA256SUMS|Packages|\\.diff/Index|\\.xz|é){0,8}") {
             classify(&path);
         }
     }

@@ -10,18 +10,18 @@ const MESSAGE_BEGIN: &str = "-----BEGIN PGP SIGNED MESSAGE-----";
 const SIGNATURE_BEGIN: &str = "-----BEGIN PGP SIGNATURE-----";
 const SIGNATURE_END: &str = "-----END PGP SIGNATURE-----";
 
-/// `Hash:` headers; a message has one per algorithm, and there are few.
+/// Maximum number of `Hash:` headers; a message has one per algorithm, and there are few.
 const HASH_HEADERS_MAX: usize = 8;
 
-/// Longest line of a signature block or header: armour has 64 or 76 characters; headers
-/// (`Comment:`) are short. A guess with room.
+/// Longest line of a signature block or header, in bytes. Armour has 64 or 76 characters; headers (`Comment:`) are
+/// short. A guess with room.
 const ARMOUR_LINE_BYTES_MAX: usize = 1024;
 
 /// Fault in the armour around a signed message.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum FrameFault {
-    /// The file is no clear-signed message, but for instance a login page.
+    /// The file is not a clear-signed message, but for instance a login page.
     #[error("does not begin with {MESSAGE_BEGIN:?}")]
     NotClearsigned,
     /// Text in or around the message that the signature does not cover.
@@ -48,7 +48,7 @@ pub(crate) struct ClearSigned<'a> {
 
 /// Returns the text of a clear-signed message, without dash escapes, with a newline at its end. Checks no signature.
 ///
-/// Line ends must be unified already (see [`crate::signature`]): they are no part of what is signed.
+/// The line ends must be normalised already (see [`crate::signature`]): they are not part of the signed text.
 pub(crate) fn text_within(message: &str) -> Result<String, FrameFault> {
     split(message).map(|parts| parts.text)
 }
@@ -87,7 +87,7 @@ pub(crate) fn split(message: &str) -> Result<ClearSigned<'_>, FrameFault> {
     }
 }
 
-/// Whether the bytes begin as a clear-signed message does.
+/// Whether the bytes begin like a clear-signed message.
 pub(crate) fn is_clearsigned(bytes: &[u8]) -> bool {
     bytes.starts_with(MESSAGE_BEGIN.as_bytes())
 }
@@ -204,7 +204,7 @@ mod tests {
         -----BEGIN PGP SIGNATURE-----\nVersion: 1\n\nabcd+/==\n=abcd\n-----END PGP SIGNATURE-----\n";
 
     #[test]
-    fn text_is_what_stands_within() {
+    fn the_signed_text_is_what_stands_within_the_frame() {
         assert_eq!(text_within(MESSAGE).as_deref(), Ok("Origin: x\n-dash\nDate: y\n"));
         assert_eq!(text_within(&format!("{MESSAGE}\n\n")).as_deref(), Ok("Origin: x\n-dash\nDate: y\n"));
         assert_eq!(text_within(MESSAGE.trim_end()).as_deref(), Ok("Origin: x\n-dash\nDate: y\n"));
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_outside_the_frame() {
+    fn messages_with_bytes_outside_the_frame_are_refused() {
         let replaced = |from: &str, to: &str| MESSAGE.replacen(from, to, 1);
         for (name, message) in [
             ("stanza before", format!("Origin: evil\n\n{MESSAGE}")),
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_out_of_armour() {
+    fn keys_are_read_out_of_armour() {
         let key = "a comment\n-----BEGIN PGP PUBLIC KEY BLOCK-----\nComment: x\n\nYWJj\nZGVm\n=abcd\n-----END PGP PUBLIC KEY BLOCK-----\n";
         assert_eq!(dearmour(key, "PGP PUBLIC KEY BLOCK").as_deref(), Ok(&b"abcdef"[..]));
         assert_eq!(dearmour(&key.repeat(2), "PGP PUBLIC KEY BLOCK").as_deref(), Ok(&b"abcdefabcdef"[..]));

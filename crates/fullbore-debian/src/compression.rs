@@ -1,9 +1,10 @@
 //! Compressed indexes, read with a limit on the plain size.
 //!
-//! The compression is that of the content where apt looks at it, too: LZMA data in a `.xz`, plain text in a `.gz`.
+//! Where apt detects the compression from the content, so does this module: LZMA data in a `.xz`, plain text in a
+//! `.gz`.
 //!
-//! A signed `Release` has the plain size of each index. A reader of this module returns at most that many bytes and
-//! fails if there is one more, so a decompression bomb costs no more than the announced size. The memory for
+//! A signed `Release` has the plain size of each index. A reader of this module returns at most that number of bytes
+//! and fails if there is one more, so a decompression bomb costs no more than the announced size. The memory for
 //! dictionaries and windows is limited as well.
 
 mod gzip;
@@ -18,11 +19,11 @@ use self::gzip::GzipDecoder;
 use self::lz4::Lz4Decoder;
 use fullbore_digest::{Sha256, Sha256Hasher};
 
-/// Memory for the xz decoder. `xz -9` needs 65 MB to decompress; dictionaries beyond that
-/// are not met in archives, and a header may claim 4 GB.
+/// Memory limit for the xz decoder, in bytes. `xz -9` needs 65 MB to decompress; archives have no larger dictionaries,
+/// and a header may claim 4 GB.
 const XZ_MEMORY_BYTES: u64 = 128 << 20;
 
-/// Window of zstd, as power of two: 128 MiB, the limit of `zstd -d` without `--long`.
+/// Maximum window of zstd as a power of two: 128 MiB, the limit of `zstd -d` without `--long`.
 const ZSTD_WINDOW_LOG_MAX: u32 = 27;
 
 /// Compression of a file, as archives and packages use it.
@@ -30,15 +31,15 @@ const ZSTD_WINDOW_LOG_MAX: u32 = 27;
 pub enum Form {
     /// No compression.
     Plain,
-    /// `.gz`
+    /// gzip: `.gz`
     Gz,
-    /// `.xz`
+    /// xz: `.xz`
     Xz,
-    /// `.zst`
+    /// Zstandard: `.zst`
     Zst,
-    /// `.bz2`
+    /// bzip2: `.bz2`
     Bz2,
-    /// `.lz4`: no archive publishes it, but apt keeps indexes so.
+    /// LZ4: `.lz4`. No archive publishes it, but apt keeps indexes in this form.
     Lz4,
 }
 
@@ -194,10 +195,11 @@ impl<R: BufRead> Reader<R> {
         Ok(Reader { decoder: Decoder::open(form, input)?, limit_bytes, produced_bytes: 0 })
     }
 
-    /// Opens a member of a binary package, which is what its name says: dpkg takes no plain text for gzip.
+    /// Opens a member of a binary package. Its content must have the compression of its name: dpkg does not accept
+    /// plain text as gzip.
     ///
     /// # Errors
-    /// The decoder cannot be made.
+    /// The error of the decompressor, if it cannot allocate its state or read the start of `input`.
     pub fn open_member(form: Form, input: R, limit_bytes: u64) -> io::Result<Self> {
         let decoder = match form {
             Form::Gz => Decoder::MemberGz(flate2::bufread::MultiGzDecoder::new(input)),
@@ -338,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn forms_by_extension() {
+    fn forms_are_known_by_their_extension() {
         assert_eq!(Form::split("main/binary-amd64/Packages.xz"), ("main/binary-amd64/Packages", Form::Xz));
         assert_eq!(Form::split("Packages"), ("Packages", Form::Plain));
         for form in FORMS {
@@ -443,7 +445,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn round_trip(content in prop::collection::vec(any::<u8>(), 0..4000), buffer in 1usize..100) {
+        fn content_of_every_form_is_read_again(
+            content in prop::collection::vec(any::<u8>(), 0..4000), buffer in 1usize..100,
+        ) {
             for form in FORMS {
                 let bytes = compress(form, &content);
                 let mut out = Vec::new();
@@ -454,7 +458,7 @@ mod tests {
         }
 
         #[test]
-        fn never_panics(bytes in prop::collection::vec(any::<u8>(), 0..200), cut in 0usize..60) {
+        fn arbitrary_input_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..200), cut in 0usize..60) {
             for form in FORMS {
                 let _ = expand(form, &bytes, 1000);
                 let mut broken = compress(form, b"some content of a file");

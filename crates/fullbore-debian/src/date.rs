@@ -1,13 +1,14 @@
-//! Dates of `Release` files, as `Sat, 10 Feb 2024 11:07:25 UTC`.
+//! Dates of `Release` files, such as `Sat, 10 Feb 2024 11:07:25 UTC`.
 //!
-//! apt reads RFC 5322 in English and UTC, and the forms of RFC 850 and asctime(3). Archives also write other time zones,
-//! which apt ignores: [`parse`] refuses these, [`parse_any`] reads them, so that nothing older replaces such a Release.
+//! apt reads RFC 5322 in English and UTC, and the forms of RFC 850 and asctime(3). Archives also write other time
+//! zones, which apt ignores. [`parse`] refuses these; [`parse_any`] reads them, so that nothing older replaces such a
+//! Release.
 
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use thiserror::Error;
 
-/// The text is no date.
+/// The text is not a date; it is in the error.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{0:?} is not a date such as \"Sat, 10 Feb 2024 11:07:25 UTC\"")]
 pub struct DateError(pub String);
@@ -33,7 +34,7 @@ pub struct AnyDate {
 /// ```
 ///
 /// # Errors
-/// A text of another form, and a zone other than UTC.
+/// [`DateError`] with the text, if it has none of these forms or a time zone other than UTC.
 pub fn parse(text: &str) -> Result<i64, DateError> {
     match parse_any(text)? {
         AnyDate { unix_s, is_for_apt: true } => Ok(unix_s),
@@ -52,7 +53,7 @@ pub fn parse(text: &str) -> Result<i64, DateError> {
 /// ```
 ///
 /// # Errors
-/// A text of another form.
+/// [`DateError`] with the text, if it has none of these forms, or an unknown time zone.
 pub fn parse_any(text: &str) -> Result<AnyDate, DateError> {
     parse_parts(text.trim()).ok_or_else(|| fault(text))
 }
@@ -125,7 +126,7 @@ fn ahead_of_utc_s(zone: &str) -> Option<i64> {
         return None;
     };
     let minutes = i64::from((a * 10 + b) * 60 + c * 10 + d);
-    // The day has no more hours; the zones in use end at 14.
+    // A day has no more hours; real zones end at 14.
     (c < 6 && minutes < 24 * 60).then_some(sign * minutes * 60)
 }
 
@@ -145,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates_of_real_releases() {
+    fn dates_of_real_releases_are_read() {
         for (text, seconds) in [
             ("Sat, 10 Feb 2024 11:07:25 UTC", 1_707_563_245),
             ("Thu, 01 Jan 1970 00:00:00 UTC", 0),
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn older_forms_that_apt_reads() {
+    fn older_forms_are_read_as_apt_reads_them() {
         for text in ["Sun Nov  6 08:49:37 1994", "Sunday, 06-Nov-94 08:49:37 GMT", "Sun, 06 Nov 1994 08:49:37 GMT"] {
             assert_eq!(parse(text), Ok(784_111_777), "{text}");
         }
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_date() {
+    fn what_is_no_date_is_refused() {
         for text in [
             "",
             "today",
@@ -219,12 +220,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_panics(text in "\\PC{0,40}") {
+        fn arbitrary_input_never_panics(text in "\\PC{0,40}") {
             let _ = parse_any(&text);
         }
 
         #[test]
-        fn round_trip(seconds in 0i64..253_402_300_000) {
+        fn a_date_that_is_written_is_read_again(seconds in 0i64..253_402_300_000) {
             prop_assert_eq!(parse(&format(seconds)), Ok(seconds.min(253_370_764_799)));
         }
     }

@@ -25,15 +25,15 @@ pub(crate) const CONTROL_BYTES_MAX: u64 = 64 << 20;
 pub enum Compression {
     /// No compression.
     None,
-    /// `.gz`
+    /// gzip: `.gz`
     Gzip,
-    /// `.xz`
+    /// xz: `.xz`
     Xz,
-    /// `.zst`; dpkg reads it since 1.21.18.
+    /// Zstandard: `.zst`; dpkg reads it since 1.21.18.
     Zstd,
-    /// `.bz2`, of `data.tar` alone.
+    /// bzip2: `.bz2`, for `data.tar` only.
     Bzip2,
-    /// `.lzma`, of `data.tar` alone.
+    /// LZMA: `.lzma`, for `data.tar` only.
     Lzma,
 }
 
@@ -114,7 +114,7 @@ impl Package {
     /// Reads a package from its start to the start of `data.tar`.
     ///
     /// # Errors
-    /// [`DebError::Ar`], [`DebError::Members`] or [`DebError::Format`] if the file is no package of format 2;
+    /// [`DebError::Ar`], [`DebError::Members`] or [`DebError::Format`] if the file is not a package of format 2;
     /// [`DebError::Compression`] for an unknown one; [`DebError::Control`] or [`DebError::ControlFile`] if
     /// `control.tar` is malformed; [`DebError::Read`] if the input fails.
     pub fn read<R: Read>(input: R) -> Result<Package, DebError> {
@@ -137,7 +137,8 @@ impl Package {
     }
 }
 
-/// The next member whose name does not begin with `_`: those may be anywhere and are passed over (deb(5)).
+/// Returns the next member whose name does not begin with `_`. Members with such names may be anywhere, and are skipped
+/// (deb(5)).
 fn next_known<R: Read>(archive: &mut ar::Reader<R>) -> Result<Option<ar::Member>, ArError> {
     loop {
         match archive.next_member()? {
@@ -147,7 +148,7 @@ fn next_known<R: Read>(archive: &mut ar::Reader<R>) -> Result<Option<ar::Member>
     }
 }
 
-/// A line `2.x`, and perhaps more lines.
+/// Checks for a first line `2.x`; more lines may follow.
 fn check_version(content: &[u8]) -> Result<(), DebError> {
     let line = content.split(|byte| *byte == b'\n').next().unwrap_or_default();
     let minor = line.strip_prefix(b"2.").filter(|minor| !minor.is_empty() && minor.iter().all(u8::is_ascii_digit));

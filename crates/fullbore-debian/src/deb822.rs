@@ -11,8 +11,8 @@ use std::ops::Range;
 use memchr::{memchr, memchr_iter, memmem};
 use thiserror::Error;
 
-/// Bytes asked of the reader at once. Large enough that system calls do not show, small
-/// enough to stay in the L2 cache while it is parsed (guess, confirmed by the speed test).
+/// Number of bytes read at once. Large enough that system calls take no measurable time, small enough to stay in the L2
+/// cache while it is parsed (guess, confirmed by the speed test).
 const READ_BYTES: usize = 256 << 10;
 
 /// Limits for the parser of a control file.
@@ -26,11 +26,11 @@ pub struct Limits {
     pub fields: usize,
     /// Whether lines that start with `#` are skipped (sources files) or refused (indexes).
     pub comments: bool,
-    /// Whether every carriage return within a line is refused. Those at the end of a line are part of the line end, as in
+    /// Whether every carriage return within a line is refused. Those at the end of a line belong to the line end, as in
     /// apt.
     pub refuse_carriage_return: bool,
-    /// Whether a line without a colon is an error. Otherwise it takes the name from the next field, as in apt: nobody
-    /// reads that field then.
+    /// Whether a line without a colon is an error. Otherwise, as in apt, the next field becomes part of it, and its
+    /// name is lost.
     pub strict_lines: bool,
 }
 
@@ -102,7 +102,7 @@ pub enum Deb822Error {
         /// The fault.
         what: &'static str,
     },
-    /// The file exceeds one of the [`Limits`].
+    /// The file exceeds one of [`Limits`].
     #[error("line {line}: {what} beyond the limit of {limit}")]
     TooLarge {
         /// Line number, counted from 1.
@@ -131,7 +131,7 @@ pub enum Deb822Error {
 }
 
 impl Deb822Error {
-    /// Whether the fault is that of one stanza, behind which others may follow.
+    /// Whether the error concerns a single stanza, so that further stanzas can be read.
     pub fn is_of_stanza(&self) -> bool {
         !matches!(self, Deb822Error::Read { .. } | Deb822Error::TooLarge { what: STANZA, .. })
     }
@@ -188,7 +188,8 @@ impl<'a> Stanza<'a> {
     /// Value of a field as text; `None` if the stanza has no such field.
     ///
     /// # Errors
-    /// [`Deb822Error::Duplicate`] if the stanza has the field twice; [`Deb822Error::NotUtf8`] if its value is no text.
+    /// [`Deb822Error::Duplicate`] if the stanza has the field twice; [`Deb822Error::NotUtf8`] if its value is not
+    /// UTF-8.
     pub fn get_text(&self, name: &'static str) -> Result<Option<&'a str>, Deb822Error> {
         let mut found =
             self.spans.iter().filter(|span| slice(self.text, span.name).eq_ignore_ascii_case(name.as_bytes()));
@@ -201,8 +202,8 @@ impl<'a> Stanza<'a> {
         self.decode(name, trim(slice(self.text, span.value))).map(Some)
     }
 
-    /// Value of the last field of this name, which is the one that apt reads; `None` if the stanza has no such field.
-    /// Bytes that are not UTF-8 become U+FFFD.
+    /// Value of the last field of this name, which apt uses; `None` if the stanza has no such field. Bytes that are not
+    /// UTF-8 become U+FFFD.
     pub fn last_text(&self, name: &str) -> Option<Cow<'a, str>> {
         let mut spans = self.spans.iter().rev();
         let span = spans.find(|span| slice(self.text, span.name).eq_ignore_ascii_case(name.as_bytes()))?;
@@ -219,7 +220,7 @@ fn slice(text: &[u8], (start, end): (u32, u32)) -> &[u8] {
     &text[start as usize..end as usize]
 }
 
-/// Takes white space off both ends.
+/// Removes white space at both ends.
 fn trim(value: &[u8]) -> &[u8] {
     value.trim_ascii()
 }
@@ -268,8 +269,8 @@ impl<R: Read> Stanzas<R> {
     /// Reads the next stanza; `None` at the end.
     ///
     /// # Errors
-    /// Every variant of [`Deb822Error`] but `Duplicate` and `NotUtf8`. After an error that [is of one
-    /// stanza](Deb822Error::is_of_stanza) the next stanza can be read; after others nothing can.
+    /// Every variant of [`Deb822Error`] except `Duplicate` and `NotUtf8`. After an error [of a single
+    /// stanza](Deb822Error::is_of_stanza), the next stanza can be read; after any other error nothing can.
     #[expect(clippy::should_implement_trait, reason = "a stanza borrows from the reader, which Iterator cannot say")]
     pub fn next(&mut self) -> Result<Option<Stanza<'_>>, Deb822Error> {
         loop {
@@ -286,7 +287,7 @@ impl<R: Read> Stanzas<R> {
         }
     }
 
-    /// Where the next stanza lies in the buffer, with the end of its last line.
+    /// Range of the next stanza in the buffer, including the end of its last line.
     fn next_text(&mut self) -> Result<Option<Range<usize>>, Deb822Error> {
         self.skip_empty_lines()?;
         let mut searched = 0;
@@ -306,7 +307,7 @@ impl<R: Read> Stanzas<R> {
             if pending.len() > self.limits.stanza_bytes {
                 return Err(self.stanza_too_large());
             }
-            // The separator can be split between two reads; carriage returns at the end may go yet.
+            // The separator may be split between two reads; carriage returns at the end may be removed later.
             let returns = pending.iter().rev().take_while(|&&byte| byte == b'\r').count();
             searched = (pending.len() - returns).saturating_sub(1);
             self.fill()?;
@@ -334,8 +335,8 @@ impl<R: Read> Stanzas<R> {
         }
     }
 
-    /// Reads once; moves what is pending to the front first, so that the buffer holds at most
-    /// one unfinished stanza and one read.
+    /// Reads once. The pending bytes move to the front first, so that the buffer holds at most one unfinished stanza
+    /// and one read.
     fn fill(&mut self) -> Result<(), Deb822Error> {
         self.buffer.copy_within(self.pending.clone(), 0);
         let kept = self.pending.len();
@@ -363,8 +364,8 @@ impl<R: Read> Stanzas<R> {
     }
 }
 
-/// Removes the carriage returns before line feeds in the bytes from `start` on, and those that the bytes before end with.
-/// Returns the new length. Windows writes line ends so, and apt reads them as its own.
+/// Removes carriage returns before line feeds in the bytes from `start` on, including those at the end of the bytes
+/// before. Returns the new length. Windows writes such line ends, and apt accepts them.
 fn unify_line_ends(bytes: &mut [u8], start: usize) -> usize {
     let before = bytes[..start].iter().rev().take_while(|&&byte| byte == b'\r').count();
     if before == 0 && memchr(b'\r', &bytes[start..]).is_none() {
@@ -449,7 +450,7 @@ fn find_field(
         Some(b'#') if limits.comments => return Ok(()),
         _ => {}
     }
-    // A line without a colon that the next field belongs to.
+    // The previous line has no colon, so this field becomes part of it.
     if let Some(open) = spans.last_mut().filter(|span| span.value.1 == OPEN) {
         if memchr(b':', content).is_some() {
             open.value.1 = range.end as u32;
@@ -470,14 +471,14 @@ fn find_field(
         Some(colon) => {
             Span { name: (start, start + colon as u32), value: (start + colon as u32 + 1, range.end as u32) }
         }
-        // Nobody asks for a field without a name.
+        // A field without a name is never requested.
         None if memchr(b':', content).is_some() => Span { name: (start, start), value: (start, range.end as u32) },
         None => Span { name: (start, start), value: (start, OPEN) },
     });
     Ok(())
 }
 
-/// End of the value of a line whose colon is in a later line; no offset, since stanzas are shorter.
+/// End of the value of a line whose colon is in a later line. No real offset, because stanzas are shorter.
 const OPEN: u32 = u32::MAX;
 
 #[cfg(test)]
@@ -522,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn stanzas_fields_and_lines() {
+    fn stanzas_have_fields_and_line_numbers() {
         let text = "\n\nPackage: a\nDescription: one\n two\n .\n\tthree\n\n\nPackage:b\nEmpty:\nLast: x";
         let expected = vec![
             (3, vec![field("Package", "a"), field("Description", "one\n two\n .\n\tthree")]),
@@ -588,7 +589,7 @@ mod tests {
     }
 
     #[test]
-    fn carriage_returns() {
+    fn carriage_returns_count_only_at_line_ends() {
         let expected = vec![(1, vec![field("A", "1"), field("B", "2")]), (4, vec![field("C", "3\n 4")])];
         for limits in [Limits::INDEX, Limits::RELEASE] {
             let text = b"A: 1\r\nB: 2\r\r\n\r\nC: 3\r\n 4\r\n";
@@ -610,14 +611,14 @@ mod tests {
     }
 
     #[test]
-    fn comments_only_where_allowed() {
+    fn comments_are_skipped_in_lists_of_sources() {
         let text = "# one\n\n# two\nA: 1\n# within\n 2\n";
         let found = read_all(text.as_bytes(), Limits::SOURCES_LIST).expect("comments");
         assert_eq!(found, vec![(3, vec![field("A", "1\n# within\n 2")])]);
     }
 
     #[test]
-    fn header_line_without_end() {
+    fn endless_stanzas_lines_and_fields_are_stopped_by_limits() {
         // A reader that would go on for 1 GB: the limit stops it, in bounded memory.
         let endless = io::repeat(b'x').take(1 << 30);
         let error = read_all(endless, Limits::RELEASE).expect_err("no end");
@@ -641,7 +642,7 @@ mod tests {
         }
 
         #[test]
-        fn never_panics(bytes in prop::collection::vec(prop::sample::select(b"A: \n\t\r\0#-.\xff".to_vec()), 0..60)) {
+        fn arbitrary_input_never_panics(bytes in prop::collection::vec(prop::sample::select(b"A: \n\t\r\0#-.\xff".to_vec()), 0..60)) {
             for limits in [Limits::INDEX, Limits::RELEASE, Limits::SOURCES_LIST] {
                 let _ = read_all(&bytes[..], limits);
             }

@@ -58,7 +58,8 @@ impl DiffIndex {
     /// Parses an `Index` with SHA-256 lists.
     ///
     /// # Errors
-    /// A syntax error, a missing `SHA256-Current`, a malformed line, an unsafe file name, a second stanza.
+    /// [`IndexError::Syntax`] if it is not a control file of one stanza; [`IndexError::Missing`] without
+    /// `SHA256-Current`; [`IndexError::Invalid`] for a malformed line; [`IndexError::Path`] for an unsafe file name.
     pub fn parse(reader: impl Read) -> Result<DiffIndex, IndexError> {
         let mut stanzas = Stanzas::new(reader, Limits::RELEASE);
         let Some(stanza) = stanzas.next()? else {
@@ -115,8 +116,7 @@ fn list(stanza: &Stanza<'_>, field: &'static str) -> Result<Vec<DiffFile>, Index
     Ok(files)
 }
 
-/// The lines of a list that are not empty, at most [`LIST_ENTRIES_MAX`]; none when there is no
-/// such field.
+/// The non-empty lines of a list, at most [`LIST_ENTRIES_MAX`]; none if there is no such field.
 fn lines<'a>(stanza: &Stanza<'a>, field: &'static str) -> Result<Vec<&'a str>, IndexError> {
     let value = stanza.get_text(field)?.unwrap_or_default();
     let lines: Vec<&str> = value.lines().filter(|line| !line.trim().is_empty()).take(LIST_ENTRIES_MAX + 1).collect();
@@ -127,7 +127,7 @@ fn lines<'a>(stanza: &Stanza<'a>, field: &'static str) -> Result<Vec<&'a str>, I
     Ok(lines)
 }
 
-/// `hash size` or `hash size name`; `None` when it is neither.
+/// Parses `hash size` or `hash size name`; `None` for anything else.
 fn hash_and_size<H>(line: &str, hash: impl Fn(&[u8]) -> Option<H>) -> Option<(H, u64, Option<&str>)> {
     let mut words = line.split_ascii_whitespace();
     let hash = hash(words.next()?.as_bytes())?;
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn merged_and_unmerged() {
+    fn merged_and_unmerged_patches_are_listed() {
         let text = sample(&format!(
             "SHA256-History:\n {HASH} 64 T-2026-10-30-0800.52-F-2026-10-29-2000.12\n\
              SHA256-Patches:\n {HASH} 79 T-2026-10-30-0800.52-F-2026-10-29-2000.12\n\
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_lists() {
+    fn hostile_lists_are_refused() {
         for list in [
             format!("SHA256-Download:\n {HASH} 1 ../x.gz\n"),
             format!("SHA256-Download:\n {HASH} 1 a/x.gz\n"),
@@ -199,7 +199,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_panics(text in "(SHA256-(Current|Download|History)|X-Unmerged-|: ?|\n|\n |[a-f0-9]{64}|[a-z0-9.]{1,9}| ){0,40}") {
+        fn arbitrary_input_never_panics(text in "(SHA256-(Current|Download|History)|X-Unmerged-|: ?|\n|\n |[a-f0-9]{64}|[a-z0-9.]{1,9}| ){0,40}") {
             let _ = DiffIndex::parse(text.as_bytes());
         }
     }

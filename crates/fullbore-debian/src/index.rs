@@ -1,10 +1,11 @@
 //! The indexes that list files: `Packages`, `Sources`, and the installer's `SHA256SUMS`.
 //!
-//! Each is read as a stream, and a visitor is called for every entry with a view that borrows from the read buffer.
-//! Nothing is allocated per entry, and an entry is complete and checked before the call. Real archives have entries that
-//! nobody can vouch for, such as packages without a SHA-256: the visitor of [`packages_and_odd`] gets these as
-//! [`OddEntry`] and decides, [`packages`] ends at the first. [`crate::diff_index`] reads
-//! the list of patches (`diff/Index`); the crate has no readers for `Contents`, translations and AppStream data.
+//! Each is read as a stream. A visitor is called for every entry with a view that borrows from the read buffer. Nothing
+//! is allocated per entry, and an entry is complete and checked before the call.
+//!
+//! Real archives have entries that cannot be verified, such as packages without a SHA-256. The visitor of
+//! [`packages_and_odd`] gets these as [`OddEntry`] and decides; [`packages`] ends at the first. [`crate::diff_index`]
+//! reads the list of patches (`diff/Index`). The crate has no readers for `Contents`, translations and AppStream data.
 
 use std::io::{BufRead, Read};
 
@@ -15,17 +16,17 @@ use crate::path::{self, PathError, PathFault};
 use crate::release::parse_size;
 use fullbore_digest::Sha256;
 
-/// Longest line of a `SHA256SUMS`: a hash and a path.
+/// Longest line of a `SHA256SUMS`, in bytes: a hash and a path.
 const SUM_LINE_BYTES_MAX: usize = 64 + 16 + path::PATH_BYTES_MAX;
 
-/// Largest file an index may name: far above the largest package (2.3 GB) and below any overflow.
+/// Largest file that an index may name, in bytes: far above the largest package (2.3 GB) and below any overflow.
 const FILE_BYTES_MAX: u64 = 1 << 50;
 
 /// Error in an index. Line numbers are those of the plain text and start at 1.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum IndexError {
-    /// The index is no control file, or cannot be read.
+    /// The index is not a control file, or cannot be read.
     #[error(transparent)]
     Syntax(#[from] Deb822Error),
     /// A required field is missing.
@@ -42,7 +43,7 @@ pub enum IndexError {
         /// Number of the first line of the stanza.
         line: u64,
     },
-    /// A package has SHA-512 and no SHA-256, by which fullbore keeps its files.
+    /// A package has only a SHA-512, but fullbore identifies files by SHA-256.
     #[error("entry at line {line}: no SHA-256, only SHA-512")]
     OnlySha512 {
         /// Number of the first line of the stanza.
@@ -81,7 +82,7 @@ impl IndexError {
         IndexError::Path { line, source: PathError::new(path, fault) }
     }
 
-    /// Whether the fault is that of one entry, behind which others may follow.
+    /// Whether the error concerns a single entry, so that further entries can be read.
     fn is_of_entry(&self) -> bool {
         match self {
             IndexError::Syntax(error) => error.is_of_stanza(),
@@ -90,10 +91,10 @@ impl IndexError {
     }
 }
 
-/// An entry that nobody can vouch for: a field is missing or wrong, or a path leads out of the archive.
+/// An entry that cannot be verified: a field is missing or wrong, or a path leads out of the archive.
 #[derive(Debug)]
 pub struct OddEntry {
-    /// `Package`; this and the other fields are empty if they are missing.
+    /// Field `Package`. This and the other fields are empty if they are missing.
     pub package: String,
     /// The field `Version`, as written (Debian policy, section 5.6.12).
     pub version: String,
@@ -101,15 +102,15 @@ pub struct OddEntry {
     pub architecture: String,
     /// Name of the source package.
     pub source: String,
-    /// The field `Section`; empty where there is none.
+    /// Field `Section`; empty if it is missing.
     pub section: String,
-    /// The field `Priority`; empty where there is none.
+    /// Field `Priority`; empty if it is missing.
     pub priority: String,
     /// `Filename` or `Directory` as written, for filters.
     pub written: String,
-    /// The files that it names, as far as their paths are usable. Such files must not be deleted because of the fault.
+    /// Usable paths of the files that it names. They must not be deleted because of the fault.
     pub paths: Vec<String>,
-    /// What is wrong with the stanza.
+    /// The fault.
     pub fault: IndexError,
 }
 
@@ -147,7 +148,7 @@ impl OddEntry {
     }
 }
 
-/// What a visitor is given: a sound entry, or an odd one.
+/// What a visitor gets: a sound entry, or an odd one.
 pub type Visited<'e, E> = Result<&'e E, OddEntry>;
 
 /// One package of a `Packages` index, borrowed from the read buffer.
@@ -193,7 +194,7 @@ pub struct PackageEntry<'a> {
 /// ```
 ///
 /// # Errors
-/// The first error in the index, or of `visit`.
+/// The first [`IndexError`], including that of an odd entry, or an error of `visit`.
 pub fn packages<R: Read, E: From<IndexError>>(
     reader: R,
     mut visit: impl FnMut(&PackageEntry<'_>) -> Result<(), E>,
@@ -201,10 +202,10 @@ pub fn packages<R: Read, E: From<IndexError>>(
     packages_and_odd(reader, |entry| visit(entry.map_err(|odd| odd.fault)?))
 }
 
-/// Like [`packages`], but an odd entry is a matter of the visitor and not the end.
+/// Like [`packages`], but passes odd entries to the visitor instead of ending at the first.
 ///
 /// # Errors
-/// An error that ends the index, or an error of `visit`.
+/// An [`IndexError`] that concerns more than one entry, or an error of `visit`.
 pub fn packages_and_odd<R: Read, E: From<IndexError>>(
     reader: R,
     mut visit: impl FnMut(Visited<'_, PackageEntry<'_>>) -> Result<(), E>,
@@ -219,7 +220,7 @@ pub fn packages_and_odd<R: Read, E: From<IndexError>>(
     })
 }
 
-/// Calls `visit` for every stanza, and for every fault that is that of one stanza; returns their number.
+/// Calls `visit` for every stanza, and for every error that concerns a single stanza; returns their number.
 fn each_stanza<R: Read, E: From<IndexError>>(
     reader: R,
     mut visit: impl FnMut(Result<Stanza<'_>, IndexError>) -> Result<(), E>,
@@ -242,7 +243,7 @@ fn each_stanza<R: Read, E: From<IndexError>>(
     }
 }
 
-/// Collects the wanted fields of a stanza in one walk over all. The last of a name counts, as for apt.
+/// Collects the wanted fields of a stanza in one pass. If a name occurs twice, the last one counts, as in apt.
 fn pick<'a, const N: usize>(stanza: &Stanza<'a>, wanted: &[&'static str; N]) -> [Option<&'a [u8]>; N] {
     // The lengths of known fields, one bit each: this test rejects most of the thirty fields of a package.
     let lengths = wanted.iter().fold(0u64, |lengths, field| lengths | 1 << (field.len() & 63));
@@ -260,7 +261,7 @@ fn pick<'a, const N: usize>(stanza: &Stanza<'a>, wanted: &[&'static str; N]) -> 
     picked
 }
 
-/// A field that must be there, not empty, and text.
+/// A field that must be present, not empty, and UTF-8.
 fn required<'a>(stanza: &Stanza<'a>, field: &'static str, value: Option<&'a [u8]>) -> Result<&'a str, IndexError> {
     match value {
         Some(value) if !value.is_empty() => Ok(stanza.decode(field, value)?),
@@ -290,12 +291,12 @@ fn package<'a>(stanza: Stanza<'a>, scratch: &'a mut String) -> Result<PackageEnt
     let filename = path::normalise(filename, scratch).map_err(|fault| IndexError::path(line, filename, fault))?;
     let size = required(&stanza, "Size", size)?;
     let sha256 = sha256.ok_or_else(|| no_sha256(&stanza, "SHA512"))?;
-    // `Source: glibc (2.36-9)` where the versions differ.
+    // `Source: glibc (2.36-9)` if the versions differ.
     let source = optional(&stanza, "Source", source)?.and_then(|source| source.split_ascii_whitespace().next());
     Ok(PackageEntry {
         package,
         version: required(&stanza, "Version", version)?,
-        // Without one, apt takes a package for every architecture.
+        // apt treats a package without the field as one for every architecture.
         architecture: optional(&stanza, "Architecture", architecture)?.unwrap_or("all"),
         source: source.unwrap_or(package),
         section: optional(&stanza, "Section", section)?,
@@ -310,7 +311,7 @@ fn package<'a>(stanza: Stanza<'a>, scratch: &'a mut String) -> Result<PackageEnt
 fn file_size(line: u64, field: &'static str, digits: &[u8]) -> Result<u64, IndexError> {
     parse_size(digits)
         .filter(|&size| size <= FILE_BYTES_MAX)
-        .ok_or_else(|| IndexError::invalid(line, field, digits, "is no size in bytes"))
+        .ok_or_else(|| IndexError::invalid(line, field, digits, "is not a size in bytes"))
 }
 
 fn no_sha256(stanza: &Stanza<'_>, other: &str) -> IndexError {
@@ -318,11 +319,11 @@ fn no_sha256(stanza: &Stanza<'_>, other: &str) -> IndexError {
     if stanza.get(other).is_some() { IndexError::OnlySha512 { line } } else { IndexError::NoSha256 { line } }
 }
 
-/// Capital letters are no hash for apt, which compares text.
+/// apt compares hashes as text, so capital letters never match.
 fn hash(line: u64, field: &'static str, hex: &[u8]) -> Result<Sha256, IndexError> {
     let is_lower = |hex: &[u8]| !hex.iter().any(u8::is_ascii_uppercase);
     let sha256 = Sha256::from_hex(hex).ok().filter(|_| is_lower(hex));
-    sha256.ok_or_else(|| IndexError::invalid(line, field, hex, "is no SHA-256"))
+    sha256.ok_or_else(|| IndexError::invalid(line, field, hex, "is not a SHA-256"))
 }
 
 /// One source package of a `Sources` index, borrowed from the read buffer.
@@ -382,7 +383,7 @@ impl SourceFile<'_> {
 /// Calls `visit` for each source package of a `Sources` index; returns the number of source packages.
 ///
 /// # Errors
-/// The first error in the index, or of `visit`.
+/// The first [`IndexError`], including that of an odd entry, or an error of `visit`.
 pub fn sources<R: Read, E: From<IndexError>>(
     reader: R,
     mut visit: impl FnMut(&SourceEntry<'_>) -> Result<(), E>,
@@ -390,10 +391,10 @@ pub fn sources<R: Read, E: From<IndexError>>(
     sources_and_odd(reader, |entry| visit(entry.map_err(|odd| odd.fault)?))
 }
 
-/// Like [`sources`], but an odd entry is a matter of the visitor and not the end.
+/// Like [`sources`], but passes odd entries to the visitor instead of ending at the first.
 ///
 /// # Errors
-/// An error that ends the index, or an error of `visit`.
+/// An [`IndexError`] that concerns more than one entry, or an error of `visit`.
 pub fn sources_and_odd<R: Read, E: From<IndexError>>(
     reader: R,
     mut visit: impl FnMut(Visited<'_, SourceEntry<'_>>) -> Result<(), E>,
@@ -436,7 +437,7 @@ fn source<'a>(stanza: Stanza<'a>, scratch: &'a mut String) -> Result<SourceEntry
     Ok(entry)
 }
 
-/// `hash size name`; `None` for an empty line.
+/// Parses `hash size name`; `None` for an empty line.
 fn source_file<'a>(directory: &'a str, line: u64, text: &'a str) -> Result<Option<SourceFile<'a>>, IndexError> {
     const FIELD: &str = "Checksums-Sha256";
     let mut words = text.split_ascii_whitespace();
@@ -467,7 +468,8 @@ pub struct SumEntry<'a> {
 /// Calls `visit` for each line of a `SHA256SUMS`, in the format of sha256sum(1); returns the number of files.
 ///
 /// # Errors
-/// The first malformed line, a read error, or an error of `visit`.
+/// [`IndexError::Invalid`] or [`IndexError::Path`] for the first malformed line, [`IndexError::Syntax`] if the input
+/// cannot be read or has too long a line, or an error of `visit`.
 pub fn sha256sums<R: BufRead, E: From<IndexError>>(
     mut reader: R,
     mut visit: impl FnMut(&SumEntry<'_>) -> Result<(), E>,
@@ -545,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn packages_as_an_archive_lists_them() {
+    fn packages_are_read_as_an_archive_lists_them() {
         let text = format!(
             "{}Installed-Size: 12986\nMaintainer: Å\nDescription: GNU C Library\n\n{}",
             package_text(&[]),
@@ -560,7 +562,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_names() {
+    fn hostile_names_are_refused_with_their_line() {
         for path in
             ["../../etc/passwd", "/../passwd", "pool/%2e%2e/x", "pool/.fullbore/x", "a\\..\\x", &"a/".repeat(2048)]
         {
@@ -671,7 +673,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_names_in_sources() {
+    fn hostile_names_in_sources_are_refused() {
         for (directory, name) in [
             ("Directory: ../x\n", "a"),
             ("Directory: /../x\n", "a"),
@@ -698,7 +700,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_of_the_installer() {
+    fn sums_of_the_installer_name_its_images() {
         let text = format!("{HASH}  ./cdrom/initrd.gz\n{HASH} *netboot/mini.iso\n\n{HASH}  udeb.list");
         assert_eq!(read_sums(text.as_bytes()).expect("valid"), ["cdrom/initrd.gz", "netboot/mini.iso", "udeb.list"]);
         for wrong in [format!("{HASH} x"), format!("{HASH}  ../x"), format!("{HASH}  /x"), "abc  x".to_owned()] {
@@ -709,7 +711,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_panics(text in "(Package|Filename|Size|SHA256|Directory|Checksums-Sha256|: ?|\n\n|\n|\n |[a-f0-9./]{1,9}|[a-f0-9]{64}){0,40}") {
+        fn arbitrary_input_never_panics(text in "(Package|Filename|Size|SHA256|Directory|Checksums-Sha256|: ?|\n\n|\n|\n |[a-f0-9./]{1,9}|[a-f0-9]{64}){0,40}") {
             let _ = read_packages(&text);
             let _ = sources(text.as_bytes(), |entry| { entry.files().for_each(drop); Ok::<_, IndexError>(()) });
             let _ = read_sums(text.as_bytes());

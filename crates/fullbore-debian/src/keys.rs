@@ -15,7 +15,7 @@ pub enum KeySource {
     Inline(String),
 }
 
-/// The text is no fingerprint. Short key ids are refused, because they can be forged.
+/// The text is not a fingerprint. Short key ids are refused, because they can be forged.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{0:?} is not a key fingerprint (40 or 64 hexadecimal digits)")]
 pub struct FingerprintError(pub String);
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_whole_fingerprints() {
+    fn only_whole_fingerprints_are_taken() {
         let hex = "a".repeat(40);
         let any: Fingerprint = hex.parse().expect("40 digits");
         let exact: Fingerprint = format!("{hex}!").parse().expect("with !");

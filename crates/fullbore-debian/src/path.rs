@@ -15,38 +15,38 @@ pub const PART_BYTES_MAX: usize = 255;
 /// leaves room for a destination directory below `PATH_MAX`.
 pub const PATH_BYTES_MAX: usize = 1024;
 
-/// How much of a refused path an error shows: enough to find it, too little to flood a log.
+/// Maximum number of characters of a refused path in an error: enough to find it, too few to flood a log.
 const SHOWN_CHARS_MAX: usize = 120;
 
 /// Reason why a path is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PathFault {
-    /// Empty.
+    /// The path is empty.
     #[error("is empty")]
     Empty,
     /// Starts with `/`.
     #[error("is absolute")]
     Absolute,
-    /// Two slashes in a row, or one at the end.
+    /// Two consecutive slashes, or one at the end.
     #[error("has an empty part")]
     EmptyPart,
-    /// A part `.` or `..`.
+    /// A part is `.` or `..`.
     #[error("has a part `.` or `..`")]
     Dots,
-    /// A part starts with a dot; fullbore uses such names itself.
+    /// A part starts with a dot; fullbore itself uses such names.
     #[error("has a part that starts with a dot")]
     Hidden,
-    /// A backslash, which some servers take for a slash.
+    /// A backslash, which some servers treat as a slash.
     #[error("has a backslash")]
     Backslash,
-    /// NUL, newline or another control character.
+    /// A NUL, newline or other control character.
     #[error("has a control character")]
     Control,
-    /// `%2e`, `%2f`, `%5c`, `%25` or an encoded control character; one more decoding would change the path.
+    /// `%2e`, `%2f`, `%5c`, `%25` or an encoded control character: further decoding would change the path.
     #[error("has a percent-encoded dot, slash, percent or control character")]
     Encoded,
-    /// An address of another place, such as `https://example.org/x.deb`.
+    /// A URL, such as `https://example.org/x.deb`.
     #[error("is an address")]
     Address,
     /// A part exceeds [`PART_BYTES_MAX`].
@@ -126,9 +126,9 @@ pub fn check_name(name: &str) -> Result<(), PathFault> {
     check(name)
 }
 
-/// Brings a path into the one spelling of fullbore and checks it: without slashes and `./` at its start, and without empty
-/// parts and parts `.` within. Archives name `/pool/…`, `./x.deb` and `pool//x` alike, and servers take them for the same
-/// file. `scratch` holds the result if it differs from `path`.
+/// Normalises a path and checks it. It removes slashes and `./` at the start, and empty parts and parts `.` within.
+/// Archives name `/pool/…`, `./x.deb` and `pool//x` alike, and servers take them for the same file. `scratch` holds the
+/// result if it differs from `path`.
 ///
 /// ```
 /// use fullbore_debian::path::{self, PathFault};
@@ -139,12 +139,12 @@ pub fn check_name(name: &str) -> Result<(), PathFault> {
 /// ```
 ///
 /// # Errors
-/// Like [`check`], but for what it mends. A slash at the end stays an error: it names a directory.
+/// Like [`check`], except for the faults that it removes. A slash at the end stays an error: it names a directory.
 pub fn normalise<'a>(path: &'a str, scratch: &'a mut String) -> Result<&'a str, PathFault> {
     match check(path) {
         Ok(()) => Ok(path),
         Err(_) if path.contains("://") => Err(PathFault::Address),
-        // The rule of nearly all paths costs nothing more than their check.
+        // Nearly all paths are normal and cost no more than their check.
         Err(PathFault::Absolute | PathFault::EmptyPart | PathFault::Dots) if !path.ends_with('/') => {
             scratch.clear();
             for part in path.split('/').filter(|part| !matches!(*part, "" | ".")) {
@@ -159,7 +159,7 @@ pub fn normalise<'a>(path: &'a str, scratch: &'a mut String) -> Result<&'a str, 
     }
 }
 
-/// Bytes that [`check_byte`] examines, and the slash.
+/// Bytes that [`check_byte`] must examine, and the slash.
 static NEEDS_CHECK: [bool; 256] = {
     let mut table = [false; 256];
     let mut byte = 0;
@@ -184,8 +184,8 @@ fn check_byte(rest: &[u8]) -> Result<(), PathFault> {
     }
 }
 
-/// Files that `apt-get download` saved carry `%3a` for the colon of an epoch and are real
-/// names; what would change the shape of the path after decoding is not.
+/// Files saved by `apt-get download` have `%3a` for the colon of an epoch, and these are real names. Encodings whose
+/// decoding would change the shape of the path are refused.
 fn check_encoded(rest: &[u8]) -> Result<(), PathFault> {
     let digit = |at: usize| rest.get(at).and_then(|&b| char::from(b).to_digit(16));
     let (Some(high), Some(low)) = (digit(0), digit(1)) else {
@@ -212,20 +212,20 @@ fn check_part(part: &[u8]) -> Result<(), PathFault> {
 pub struct ArchivePath(Box<str>);
 
 impl ArchivePath {
-    /// Checks a path with [`check`], and takes a copy.
+    /// Checks a path with [`check`], and copies it.
     ///
     /// # Errors
-    /// The reason of [`check`], with the path.
+    /// A [`PathError`] with the path and the [`PathFault`] of [`check`].
     pub fn parse(path: &str) -> Result<Self, PathError> {
         check(path).map_err(|fault| PathError::new(path, fault))?;
         Ok(ArchivePath(path.into()))
     }
 
-    /// Like [`ArchivePath::parse`], but takes every spelling that [`normalise`] takes, such as the `./` that
+    /// Like [`ArchivePath::parse`], but accepts every spelling that [`normalise`] accepts, such as the `./` that
     /// `dpkg-scanpackages .` writes in flat repositories.
     ///
     /// # Errors
-    /// Those of [`normalise`].
+    /// A [`PathError`] with the path and the [`PathFault`] of [`normalise`].
     pub(crate) fn parse_spelled(path: &str) -> Result<Self, PathError> {
         let mut scratch = String::new();
         let path = normalise(path, &mut scratch).map_err(|fault| PathError::new(path, fault))?;
@@ -251,7 +251,7 @@ impl ArchivePath {
     /// `algorithm` is the name of the list in the `Release`.
     ///
     /// # Errors
-    /// The resulting path is too long.
+    /// A [`PathError`] with [`PathFault::TooLong`] or [`PathFault::PartTooLong`] if the resulting path is too long.
     pub fn by_hash(&self, algorithm: &str, hex: &str) -> Result<Self, PathError> {
         let directory = self.directory();
         let slash = if directory.is_empty() { "" } else { "/" };
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_names() {
+    fn hostile_names_are_refused_with_their_fault() {
         for (path, fault) in [
             ("", PathFault::Empty),
             ("/etc/passwd", PathFault::Absolute),

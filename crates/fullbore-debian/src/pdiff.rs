@@ -1,14 +1,14 @@
 //! Index patches (pdiffs): the line changes between two states of an index.
 //!
 //! An archive publishes each change as an ed script in the format of `diff --ed`. [`Edits::parse`] reads a script
-//! strictly, [`Edits::chain`] joins any number of steps into one, and [`Splice`] applies the result in one streaming
+//! strictly, and [`Edits::chain`] joins any number of steps into one. [`Splice`] applies the result in one streaming
 //! pass over the old index, which can have any size: only the edits are in memory, with their texts as ranges of the
 //! patches. In the other direction, [`generate`] finds the edits between two states, and [`Edits::write_ed`] writes
 //! them.
 //!
-//! A line is everything up to a newline; its bytes can be anything, NUL included. An index whose last line has no
-//! newline is copied unchanged, but a patch that adds text after that line is refused: the text would continue the line
-//! (GNU ed would add the newline, apt would not).
+//! A line is everything up to a newline; it may contain any bytes, including NUL. An index whose last line has no
+//! newline is copied unchanged. A patch that adds text after that line is refused, because the text would continue the
+//! line (GNU ed would add the newline, apt would not).
 
 mod chain;
 mod generate;
@@ -89,7 +89,7 @@ impl Edit {
     }
 }
 
-/// A range of whole lines in one of the buffers.
+/// A range of whole lines in one of the patches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Slice {
     buffer: usize,

@@ -1,8 +1,8 @@
 //! `Release`: the fields of a suite, and the list of its indexes with size and SHA-256.
 //!
-//! Every other check depends on this file, so it is parsed only from a [`SignedText`]. Where two readers could understand
-//! it differently, apt's way counts: the first entry of a path, the last field of a name, the first stanza. Entries that
-//! no client could use are left out, with a line in [`Release::notes`].
+//! Every other check depends on this file, so it is parsed only from a [`SignedText`]. Where readers could differ,
+//! apt's reading counts: the first entry of a path, the last field of a name, the first stanza. Entries that no client
+//! could use are skipped, with a line in [`Release::notes`].
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -17,15 +17,15 @@ use crate::path::{ArchivePath, PathError};
 use crate::signature::SignedText;
 use fullbore_digest::Sha256;
 
-/// Most entries. Debian unstable has about 3,000 (all architectures and languages); the size of
-/// the file allows about as many as this.
+/// Maximum number of entries. Debian unstable has about 3,000 (all architectures and languages); the size limit of the
+/// file allows about this number.
 const ENTRIES_MAX: usize = 100_000;
 
-/// Largest index. The largest known, `Contents` of everything, stays below 2 GB; a file that
-/// claims more is taken for a mistake or an attack.
+/// Maximum size of an index, in bytes. The largest known, `Contents` of everything, stays below 2 GB; a larger claim is
+/// a mistake or an attack.
 const INDEX_BYTES_MAX: u64 = 64 << 30;
 
-/// Most lines of [`Release::notes`], so that a broken generator does not flood a log.
+/// Maximum number of lines in [`Release::notes`], so that a broken generator does not flood a log.
 const NOTES_MAX: usize = 8;
 
 /// An entry of the `SHA256` list.
@@ -87,9 +87,9 @@ pub struct Release {
     pub no_support_for_architecture_all: bool,
     /// `Signed-By`: keys that may sign the next `Release`.
     pub signed_by: Vec<String>,
-    /// Sorted by path, each path once; without the suite's own signed files ([`is_signed_file`]).
+    /// Sorted by path, each path once; without the suite's own signed files (`is_signed_file`).
     pub entries: Vec<IndexEntry>,
-    /// Lines for the user: what is odd about this file, and what was left out of it.
+    /// Lines for the user: oddities of this file, and skipped entries.
     pub notes: Vec<String>,
 }
 
@@ -97,7 +97,7 @@ pub struct Release {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ReleaseError {
-    /// The file is no control file.
+    /// The file is not a control file.
     #[error("Release: {0}")]
     Syntax(#[from] Deb822Error),
     /// The file has no stanza.
@@ -150,8 +150,8 @@ impl Release {
     ///
     /// # Errors
     /// [`ReleaseError::Syntax`] or [`ReleaseError::Stanzas`] if the text is not one stanza; [`ReleaseError::NoSha256`]
-    /// without such a list; [`ReleaseError::Entry`], [`ReleaseError::Path`], [`ReleaseError::Conflict`] or
-    /// [`ReleaseError::TooMany`] if the list is invalid; [`ReleaseError::Date`] for an invalid date.
+    /// without such a list; [`ReleaseError::Entry`] or [`ReleaseError::TooMany`] if the list is invalid;
+    /// [`ReleaseError::Date`] for an invalid date.
     pub fn parse(text: &SignedText) -> Result<Release, ReleaseError> {
         let mut stanzas = Stanzas::new(text.as_str().as_bytes(), Limits::RELEASE);
         let mut release = match stanzas.next()? {
@@ -230,7 +230,7 @@ fn list(value: Option<&str>, separator: impl Fn(char) -> bool) -> Vec<String> {
     value.unwrap_or_default().split(separator).filter(|word| !word.is_empty()).map(str::to_owned).collect()
 }
 
-/// Reads `Date`. One that apt does not read still tells which Release is newer.
+/// Parses `Date`. A date that apt does not read still shows which Release is newer.
 fn date_of(text: Option<&str>, notes: &mut Vec<String>) -> Option<i64> {
     let Some(text) = text else {
         notes.push("the Release has no Date: it cannot be told whether another one is newer".to_owned());
@@ -250,7 +250,7 @@ fn date_of(text: Option<&str>, notes: &mut Vec<String>) -> Option<i64> {
     }
 }
 
-/// Reads a list. Entries that are no use are left out, as for apt, which never asks for them.
+/// Reads a list. Useless entries are skipped, as by apt, which never requests them.
 fn entries(list: &str, notes: &mut Vec<String>) -> Result<Vec<IndexEntry>, ReleaseError> {
     let mut entries: HashMap<ArchivePath, (u64, Sha256)> = HashMap::new();
     let mut note = |line: String| {
@@ -287,10 +287,10 @@ fn entries(list: &str, notes: &mut Vec<String>) -> Result<Vec<IndexEntry>, Relea
     Ok(entries)
 }
 
-/// Whether an entry names a signed file of a suite, in any compression. Such an entry is no index: a `Release` cannot
-/// contain its own hash, so the entry describes an earlier state. Scripts that list whole directories write such
-/// entries, and so does `apt-ftparchive release . > Release`. A `Release` below the top is the ordinary one in the
-/// directory of a component; an `InRelease` or a `Release.gpg` there belongs to another suite.
+/// Whether an entry names a signed file of a suite, in any compression. Such an entry is not an index: a `Release`
+/// cannot contain its own hash, so the entry describes an earlier state. Scripts that list whole directories write such
+/// entries, and so does `apt-ftparchive release . > Release`. A `Release` below the top is the ordinary one of a
+/// component's directory; an `InRelease` or a `Release.gpg` there belongs to another suite.
 fn is_signed_file(path: &ArchivePath) -> bool {
     let (name, _) = Form::split(path.file_name());
     match name {
@@ -300,7 +300,7 @@ fn is_signed_file(path: &ArchivePath) -> bool {
     }
 }
 
-/// Parses `hash size path`. The inner error says why the entry is no use.
+/// Parses `hash size path`. The inner error gives the reason why the entry is useless.
 fn entry(line: &str, number: usize) -> Result<Result<IndexEntry, String>, ReleaseError> {
     let shown = || line.trim().chars().take(120).collect::<String>();
     let mut words = line.split_ascii_whitespace();
@@ -312,10 +312,10 @@ fn entry(line: &str, number: usize) -> Result<Result<IndexEntry, String>, Releas
         return Err(ReleaseError::Entry {
             number,
             text: shown(),
-            what: "the size is no number, or beyond every index",
+            what: "the size is not a number, or larger than any index",
         });
     };
-    // Capital letters are no hash for apt, which compares text.
+    // apt compares hashes as text, so capital letters never match.
     let is_lower = !hash.bytes().any(|byte| byte.is_ascii_uppercase());
     let Some(sha256) = Sha256::from_hex(hash.as_bytes()).ok().filter(|_| is_lower) else {
         return Ok(Err(format!("{:?} has no SHA-256 in lower-case hexadecimal", shown())));
@@ -343,7 +343,7 @@ fn add_sha512(entries: &mut [IndexEntry], list: &str) {
     }
 }
 
-/// Decimal digits and nothing else: `u64::from_str` would take a `+`.
+/// Parses decimal digits only: `u64::from_str` would accept a `+`.
 pub(crate) fn parse_size(digits: &[u8]) -> Option<u64> {
     let digits = std::str::from_utf8(digits).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?;
     digits.parse().ok()
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_release_of_debian() {
+    fn a_release_of_debian_is_read() {
         let release = parse(&bookworm()).expect("valid");
         assert_eq!((release.codename.as_deref(), release.suite.as_deref()), (Some("bookworm"), Some("stable")));
         assert_eq!((release.date, release.valid_until), (Some(1_707_563_245), None));
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn valid_until_and_components_of_the_old_security_archive() {
+    fn the_old_security_archive_has_its_components_and_valid_until() {
         let text = format!(
             "Codename: buster\nComponents: updates/main updates/contrib\nValid-Until: Sat, 17 Feb 2024 10:00:00 UTC\nSHA256:\n {HASH} 1 main/x\n"
         );
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flat_release_without_head() {
+    fn a_flat_release_without_head_is_read() {
         let release = parse(&format!("SHA256:\n {HASH} 10 ./Packages.gz\n")).expect("valid");
         assert_eq!(release.entries[0].path.as_str(), "Packages.gz");
         assert_eq!(release.date, None);
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn names_by_the_strongest_hash() {
+    fn indexes_have_names_by_each_strong_hash() {
         let strong = HASH.repeat(2);
         let lists = |head: &str| {
             let lines = format!("\n {strong} 10 a/x\n {strong} 11 b\n {HASH} 10 b\n {strong} 1 ../c\n nonsense\n");
@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn dates_that_apt_ignores() {
+    fn dates_that_apt_ignores_are_noted() {
         let dated = |date: &str| parse(&format!("{date}SHA256:\n {HASH} 1 path\n")).expect(date);
         let release = dated("Date: Sun, 15 Jun 2025 17:06:40 +0200\n");
         assert_eq!((release.date, release.notes.len()), (Some(1_750_000_000), 1));
@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_no_client_can_read() {
+    fn lines_that_no_client_can_read_are_refused() {
         for line in [
             "x 1 path more".to_owned(),
             format!("{HASH} path"),
@@ -520,7 +520,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_panics(text in "(SHA256|Date|Suite|: ?|\n|\n |[a-z0-9/.%]{1,9}){0,40}") {
+        fn arbitrary_input_never_panics(text in "(SHA256|Date|Suite|: ?|\n|\n |[a-z0-9/.%]{1,9}){0,40}") {
             let _ = parse(&text);
         }
 

@@ -1,7 +1,7 @@
-//! Check that a Release is not dated in the future of this machine's clock.
+//! Checks that a Release is not dated in the future of this machine's clock.
 //!
 //! Nothing older may replace a Release, so one with a date far in the future would block every later one. It is
-//! refused, and one that was published before this check is ignored. All commands use this check.
+//! refused, and one that was accepted before this check existed is ignored. All commands use this check.
 
 use thiserror::Error;
 
@@ -35,11 +35,11 @@ pub const HINT_FUTURE: &str = "set this machine's clock right; if it is right, t
 /// Relation of an offered Release to the local one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Succession {
-    /// Of the same age or newer, or there is no local one.
+    /// It has the same age or is newer, or there is no local one.
     Follows,
-    /// Older, and must not replace the local one.
+    /// It is older, and must not replace the local one.
     Older,
-    /// Older, but the local one has a `Date` in the future and does not count.
+    /// It is older, but the local one has a `Date` in the future and does not count.
     Corrects(FutureDate),
 }
 
@@ -55,23 +55,23 @@ impl DateCheck {
         self.max_future_s.map(|ahead| self.now.saturating_add(ahead))
     }
 
-    /// Returns an error value if the date lies in the future. A Release without a `Date` passes.
+    /// Returns an error value if the date is in the future. A Release without a `Date` passes.
     pub fn future(self, date: Option<i64>) -> Option<FutureDate> {
         let date = date?;
         self.latest().is_some_and(|latest| date > latest).then_some(FutureDate { date, now: self.now })
     }
 
-    /// Whether a Release dated `offered` may follow one dated `have`. `may_correct`: it is validly signed, or the one
-    /// here is not signed either.
+    /// Whether a Release dated `offered` may follow one dated `have`. `may_correct` says whether the offered Release is
+    /// validly signed, or the local one is not signed either.
     ///
-    /// This does not help an attacker who replays an old signed Release while the Release here has a correct date: only
-    /// a date in the future is ignored. `Valid-Until` limits the age of a replayed Release then.
+    /// It is safe against replay of an old signed Release if the local date is correct, because only a date in the
+    /// future is ignored. In that case `Valid-Until` limits the age of a replayed Release.
     pub fn succession(self, offered: Option<i64>, have: Option<i64>, may_correct: bool) -> Succession {
         if have <= offered {
             return Succession::Follows;
         }
         match self.future(have) {
-            // One without a date, or with a date in the future itself, does not replace it.
+            // A Release without a date, or with a date in the future itself, does not replace it.
             Some(future) if may_correct && offered.is_some() && self.future(offered).is_none() => {
                 Succession::Corrects(future)
             }

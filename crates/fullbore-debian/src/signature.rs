@@ -67,7 +67,8 @@ impl SignedText {
     /// `Trusted: yes`. The armour of a clear-signed file must be correct; only the text within counts.
     ///
     /// # Errors
-    /// The file is too large, or its armour is malformed.
+    /// [`SignatureError::TooLarge`] if the file exceeds [`RELEASE_BYTES_MAX`]; [`SignatureError::Tampered`] if the
+    /// armour of a clear-signed file is malformed.
     pub fn trusted(bytes: &[u8]) -> Result<SignedText, SignatureError> {
         let text = bounded_text(bytes)?;
         let text = if clearsign::is_clearsigned(bytes) { clearsign::text_within(&text)? } else { text };
@@ -78,7 +79,8 @@ impl SignedText {
 /// Returns the text of an `InRelease` **without checking any signature**, for comparing the files of several mirrors.
 ///
 /// # Errors
-/// The file is too large, or its armour is malformed.
+/// [`SignatureError::TooLarge`] if the file exceeds [`RELEASE_BYTES_MAX`]; [`SignatureError::NotClearsigned`] or
+/// [`SignatureError::Tampered`] if it is not a well-formed clear-signed message.
 pub fn text_of_inrelease(bytes: &[u8]) -> Result<String, SignatureError> {
     Ok(clearsign::text_within(&bounded_text(bytes)?)?)
 }
@@ -99,7 +101,7 @@ impl Program {
     }
 }
 
-/// What a verifier needs besides the signed file.
+/// Input of a verifier besides the signed file.
 #[derive(Clone, Copy)]
 struct Check<'a> {
     program: &'a Path,
@@ -110,7 +112,7 @@ struct Check<'a> {
 
 /// Verifies signatures against a set of keys, with `gpgv`, or with `sqv` if there is no `gpgv`.
 ///
-/// A verifier and its clones check the same bytes once, so that a check may start before its result is needed.
+/// A verifier and its clones check the same bytes only once, so that a check may start before its result is needed.
 ///
 /// ```no_run
 /// use fullbore_debian::keys::KeySource;
@@ -164,7 +166,7 @@ impl Verifier {
         self.afresh()
     }
 
-    /// Drops cached results, which belong to other rules.
+    /// Drops cached results, because they were made under other rules.
     fn afresh(mut self) -> Self {
         self.cache = Arc::default();
         self
@@ -180,7 +182,11 @@ impl Verifier {
     /// Verifies a clear-signed `InRelease`.
     ///
     /// # Errors
-    /// Every variant of [`SignatureError`].
+    /// - [`SignatureError::NotClearsigned`], [`SignatureError::Tampered`] or [`SignatureError::TooLarge`] if the file
+    ///   is not a well-formed clear-signed message.
+    /// - [`SignatureError::NoProgram`], [`SignatureError::CannotRun`], [`SignatureError::VerifierFailed`],
+    ///   [`SignatureError::Scratch`] or a keyring error if this machine cannot verify it.
+    /// - Other variants if no trusted key has made a valid signature of the text.
     pub fn verify_inrelease(&self, bytes: &[u8]) -> Result<SignedText, SignatureError> {
         self.cache.once(&[bytes], || self.check_inrelease(bytes))
     }
@@ -201,7 +207,7 @@ impl Verifier {
     /// Verifies a `Release` with its detached, armoured `Release.gpg`.
     ///
     /// # Errors
-    /// Every variant of [`SignatureError`] but `NotClearsigned`.
+    /// As [`Verifier::verify_inrelease`], but never [`SignatureError::NotClearsigned`].
     pub fn verify_detached(&self, release: &[u8], signature: &[u8]) -> Result<SignedText, SignatureError> {
         self.cache.once(&[release, signature], || self.check_detached(release, signature))
     }
@@ -264,8 +270,8 @@ impl Verifier {
     }
 }
 
-/// The bytes as text with line feeds alone as line ends: those of Windows are no part of what is signed, and apt reads
-/// them alike. Bytes that are not UTF-8 become U+FFFD, since only names for people have any.
+/// Decodes the bytes as text with line feeds as line ends. Line ends of Windows are not part of the signed text, and
+/// apt reads them alike. Bytes that are not UTF-8 become U+FFFD, since only names for people have any.
 fn bounded_text(bytes: &[u8]) -> Result<String, SignatureError> {
     if bytes.len() > RELEASE_BYTES_MAX {
         return Err(SignatureError::TooLarge { what: "Release file", bytes: bytes.len(), limit: RELEASE_BYTES_MAX });

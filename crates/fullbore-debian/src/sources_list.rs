@@ -11,14 +11,14 @@ use crate::deb822::{Deb822Error, Limits, Stanza, Stanzas};
 use crate::keys::{Fingerprint, KeySource};
 use crate::path::{self, ArchivePath};
 
-/// Longest one-line entry: a URI, options, components. A guess with room.
+/// Longest one-line entry, in bytes: a URI, options, components. A guess with room.
 const LINE_BYTES_MAX: usize = 16 << 10;
 
 /// Error in a sources file. Line numbers start at 1.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SourcesListError {
-    /// The file is no control file.
+    /// The file is not a control file.
     #[error(transparent)]
     Syntax(#[from] Deb822Error),
     /// A field or word is missing.
@@ -146,8 +146,8 @@ pub struct ArchiveSource {
     pub targets: ListOption,
     /// `PDiffs`: whether an update uses patches.
     pub pdiffs: Option<bool>,
-    /// Options with the value yes or no that are not in sources.list(5). apt takes such an option as a switch for the
-    /// kind of index of this name, here in lower case.
+    /// Options with the value yes or no that are not in sources.list(5). apt treats such an option as a switch for the
+    /// kind of index with this name, here in lower case.
     pub switches: Vec<(String, bool)>,
     /// Options that fullbore ignores: unknown ones, and options that only apt uses.
     pub ignored: Vec<String>,
@@ -210,7 +210,7 @@ impl ArchiveSource {
         let line = self.line;
         let words = || split_list(value);
         let seconds = |option| {
-            value.parse::<u64>().map(Some).map_err(|_| invalid(line, option, value, "is no number of seconds"))
+            value.parse::<u64>().map(Some).map_err(|_| invalid(line, option, value, "is not a number of seconds"))
         };
         match name {
             "architectures" => self.architectures.set = Some(words()),
@@ -289,7 +289,7 @@ impl ArchiveSource {
 ///
 /// # Errors
 /// A [`SourcesListError`] with the line: `Syntax` if the file is malformed, `Missing` if a required field or word is
-/// absent, `Invalid` if a value is.
+/// absent, `Invalid` if a value is not valid.
 pub fn parse_deb822(text: &str, architecture: &str) -> Result<Vec<ArchiveSource>, SourcesListError> {
     let mut stanzas = Stanzas::new(text.as_bytes(), Limits::SOURCES_LIST);
     let mut sources = Vec::new();
@@ -334,7 +334,8 @@ fn from_stanza(stanza: &Stanza<'_>, architecture: &str) -> Result<Option<Archive
 /// Parses a one-line `.list` file; `architecture` replaces `$(ARCH)`.
 ///
 /// # Errors
-/// A [`SourcesListError`] with the line: `Missing` if a required word is absent, `Invalid` if an option or value is.
+/// A [`SourcesListError`] with the line: `Missing` if a required word is absent, `Invalid` if an option or value is not
+/// valid.
 pub fn parse_one_line(text: &str, architecture: &str) -> Result<Vec<ArchiveSource>, SourcesListError> {
     let mut sources = Vec::new();
     for (content, line) in text.lines().zip(1u64..) {
@@ -397,8 +398,8 @@ fn set_short_option(source: &mut ArchiveSource, option: &str) -> Result<(), Sour
     source.set_option(&format!("{name}{suffix}"), value)
 }
 
-/// Words apart, where `[…]` and `"…"` keep blanks (`cdrom:[Debian 12]/`). As in libapt (`ParseQuoteWord`), `%xx` in a word
-/// is a byte: an address with `%2F` is written with `%252F`.
+/// Splits text into words; `[…]` and `"…"` keep blanks (`cdrom:[Debian 12]/`). As in libapt (`ParseQuoteWord`), `%xx`
+/// in a word is a byte: an address with `%2F` is written with `%252F`.
 fn quoted_words(text: &str) -> Vec<String> {
     let (mut words, mut word) = (Vec::new(), String::new());
     let (mut brackets, mut quoted) = (false, false);
@@ -423,7 +424,7 @@ fn quoted_words(text: &str) -> Vec<String> {
     words
 }
 
-/// Each `%xx` as the byte that it stands for.
+/// Decodes each `%xx` to its byte.
 fn decoded(word: &str) -> String {
     let (mut bytes, mut rest) = (Vec::with_capacity(word.len()), word.as_bytes());
     while let [first, behind @ ..] = rest {
@@ -457,7 +458,7 @@ fn signed_by(line: u64, value: &str) -> Result<SignedBy, SourcesListError> {
     Ok(signed_by)
 }
 
-/// The words that apt takes for yes and no.
+/// Parses apt's words for yes and no.
 fn boolean(line: u64, option: &'static str, value: &str) -> Result<bool, SourcesListError> {
     yes_or_no(value).ok_or_else(|| invalid(line, option, value, "is neither yes nor no"))
 }
@@ -518,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_of_an_installed_system() {
+    fn the_file_of_an_installed_system_is_read() {
         let source = one(DEBIAN);
         assert!(source.binary && source.source);
         assert_eq!(source.uris, ["http://deb.example.org/debian/", "http://mirror.example.net/debian"]);
@@ -530,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn options() {
+    fn options_of_a_stanza_are_read() {
         let source = one(
             "Types: deb\nURIs: https://x/$(ARCH)\nSuites: a-$(ARCH)\nComponents: main\nArchitectures: amd64 i386\n\
              Architectures-Add: arm64\nArchitectures-Remove: i386\nLanguages: en, de\nTrusted: yes\nBy-Hash: force\n\
@@ -550,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_within_and_fingerprints() {
+    fn signed_by_may_hold_keys_or_fingerprints() {
         let inline = "Types: deb\nURIs: http://x\nSuites: ./\nSigned-By:\n -----BEGIN PGP PUBLIC KEY BLOCK-----\n .\n abcd\n -----END PGP PUBLIC KEY BLOCK-----\n";
         let signed_by = one(inline).signed_by.expect("given");
         assert!(matches!(&signed_by.keys[..], [KeySource::Inline(text)] if text.contains("\n .\n")));
@@ -562,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn flat_repositories() {
+    fn flat_repositories_have_a_directory_for_a_suite() {
         for (suite, directory) in [("./", ""), ("/", ""), ("xUbuntu_22.04/", "xUbuntu_22.04"), ("./a/b/", "a/b")] {
             let source = one(&format!("Types: deb\nURIs: http://x\nSuites: {suite}\n"));
             assert_eq!(names(&source), [directory], "{suite}");
@@ -576,7 +577,7 @@ mod tests {
     }
 
     #[test]
-    fn one_line_entries() {
+    fn one_line_entries_are_read() {
         let text = "# comment\n\ndeb http://x/debian bookworm main contrib # behind\n\
             deb-src [ arch=amd64,arm64 arch-=i386 signed-by=/k.gpg trusted=no pdiffs=no ] http://x/debian buster/updates main\n\
             deb [arch+=all] https://[2001:db8::1]/flat ./\n\tdeb cdrom:[Debian 12 \"x\"]/ bookworm main\n";
@@ -637,7 +638,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_panics(text in "(deb|deb-src|Types|URIs|Suites|Signed-By|Trusted|: ?|\n|\n |\\[|\\]|=|\"|#|[a-z./+-]{1,5}| ){0,30}") {
+        fn arbitrary_input_never_panics(text in "(deb|deb-src|Types|URIs|Suites|Signed-By|Trusted|: ?|\n|\n |\\[|\\]|=|\"|#|[a-z./+-]{1,5}| ){0,30}") {
             let _ = parse_deb822(&text, "amd64");
             let _ = parse_one_line(&text, "amd64");
         }

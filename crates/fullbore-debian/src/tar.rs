@@ -18,16 +18,17 @@ use thiserror::Error;
 
 pub use header::Format;
 
-/// tar counts in blocks of this length.
+/// Size of a tar block, in bytes.
 pub const BLOCK_BYTES: usize = 512;
 
-/// Longest name or link target. Linux takes 4096 for a whole path; 64 KiB leaves the refusal to it.
+/// Longest name or link target, in bytes. Linux accepts 4096 for a whole path; within 64 KiB, Linux itself refuses
+/// longer ones.
 const NAME_BYTES_MAX: u64 = 64 << 10;
 
-/// Longest pax header. Attributes of a file are below 64 KiB each; tar itself writes a few hundred bytes.
+/// Longest pax header, in bytes. Attributes of a file are below 64 KiB each; tar itself writes a few hundred bytes.
 const PAX_BYTES_MAX: u64 = 1 << 20;
 
-/// Global pax records of one archive; each is looked at for every entry. git writes one.
+/// Maximum number of global pax records of an archive; each is examined for every entry. git writes one.
 const GLOBAL_RECORDS_MAX: usize = 256;
 
 /// Why a tar archive could not be read.
@@ -87,7 +88,7 @@ pub enum Kind {
     Fifo,
 }
 
-/// An entry. [`Reader::next_entry`] fills the same one again, so that its memory is reused.
+/// An entry. [`Reader::next_entry`] refills the same one, so that its memory is reused.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Entry {
     /// Path as in the archive, without a slash at the end of a directory. Unchecked: it may be absolute or contain
@@ -111,7 +112,7 @@ pub struct Entry {
     pub mtime_ns: u32,
     /// Size of the file in bytes, holes included; 0 for other types.
     pub size: u64,
-    /// Target of a symbolic or hard link, else empty.
+    /// Target of a symbolic or hard link; otherwise empty.
     pub link: Vec<u8>,
     /// Major and minor number of a device.
     pub device: (u32, u32),
@@ -200,7 +201,7 @@ impl<R: BufRead> Reader<R> {
                 b'L' => long.name = Some(self.text(raw.size, offset)?),
                 b'K' => long.link = Some(self.text(raw.size, offset)?),
                 b'x' => {
-                    // Any number of them would be read before anything comes of it.
+                    // Otherwise any number of headers could be read before the first entry.
                     if !records.is_empty() {
                         return Err(TarError::Malformed { offset, what: "two pax headers for one entry" });
                     }
@@ -351,7 +352,7 @@ impl<R: BufRead> Reader<R> {
         Ok(content)
     }
 
-    /// One block; `None` at the end of the input.
+    /// Reads one block; `None` at the end of the input.
     fn raw_block(&mut self) -> Result<Option<[u8; BLOCK_BYTES]>, TarError> {
         let mut block = [0; BLOCK_BYTES];
         let mut filled = 0;
@@ -369,8 +370,8 @@ impl<R: BufRead> Reader<R> {
         Ok(Some(block))
     }
 
-    /// Reads the block of a header; `None` at the end of the archive. As for dpkg and tar, the end of the input
-    /// counts as well as blocks of zeros.
+    /// Reads a header block; `None` at the end of the archive. As in dpkg and tar, that is the end of the input or a
+    /// block of zeros.
     fn block(&mut self) -> Result<Option<[u8; BLOCK_BYTES]>, TarError> {
         if self.ended {
             return Ok(None);

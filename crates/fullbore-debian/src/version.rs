@@ -47,7 +47,7 @@ fn compare_parts(left: &Version<'_>, right: &Version<'_>) -> Ordering {
         .then_with(|| compare_text(left.revision.as_bytes(), right.revision.as_bytes()))
 }
 
-/// dpkg's `verrevcmp`: alternately a run of non-digits, compared by [`weight`], and a run of digits.
+/// dpkg's `verrevcmp`: compares a run of non-digits by [`weight`], then a run of digits, and so on.
 fn compare_text(mut left: &[u8], mut right: &[u8]) -> Ordering {
     while !left.is_empty() || !right.is_empty() {
         while starts_with_other(left) || starts_with_other(right) {
@@ -73,7 +73,7 @@ fn starts_with_other(text: &[u8]) -> bool {
     text.first().is_some_and(|byte| !byte.is_ascii_digit())
 }
 
-/// `~` before the end (or a digit) before letters before all other characters.
+/// Order: `~`, then the end (or a digit), then letters, then all other characters.
 fn weight(text: &[u8]) -> i32 {
     match text.first() {
         Some(b'~') => -1,
@@ -84,7 +84,7 @@ fn weight(text: &[u8]) -> i32 {
     }
 }
 
-/// The digits at the front without leading zeros, and what follows.
+/// The digits at the front without leading zeros, and the rest of the text.
 fn digits(text: &[u8]) -> (&[u8], &[u8]) {
     let end = text.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(text.len());
     let (digits, rest) = text.split_at(end);
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn policy_examples() {
+    fn examples_of_policy_are_in_its_order() {
         // Policy 5.6.12: "~~", "~~a", "~", the empty part, "a" in this order.
         let ordered = ["1~~", "1~~a", "1~", "1", "1a", "1+", "1.1", "1:0"];
         for pair in ordered.windows(2) {
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_in_value_not_in_text() {
+    fn versions_equal_in_value_are_equal_whatever_their_text() {
         for (left, right) in [("1.0", "1.00"), ("0:1", "1"), ("1-0", "1"), ("1.2-03", "1.2-3"), ("00:1", "0:1")] {
             assert_eq!(compare(left, right), Ordering::Equal, "{left} {right}");
         }
@@ -133,7 +133,7 @@ mod tests {
         }
 
         #[test]
-        fn never_panics(a in "\\PC{0,20}", b in "\\PC{0,20}") {
+        fn arbitrary_input_never_panics(a in "\\PC{0,20}", b in "\\PC{0,20}") {
             compare(&a, &b);
         }
     }

@@ -1,11 +1,26 @@
-//! SHA-256: the value, the hasher that data passes through on its way to disk, and the proof that it matched.
+//! SHA-256: the value, the hasher that data passes on its way to disk, and the proof of a match.
 //!
-//! fullbore names every file by the SHA-256 of a signed index. A [`Sha256`] is that name, and a [`Sha256Hasher`] makes one
-//! from bytes. A [`Verified`] is the proof that bytes had the expected size and SHA-256; nothing outside of this crate can
-//! make one, and a file gets its final name only with such a proof.
+//! fullbore identifies every file by the SHA-256 in a signed index. A [`Sha256`] is that value, and a [`Sha256Hasher`]
+//! computes one from bytes. A [`Verified`] proves that bytes had the expected size and SHA-256. Only this crate can
+//! create one, and a file gets its final name only with such a proof.
 //!
-//! This crate has no other hashes, and no keys. With SHA instructions the sha2 crate hashes single streams; the module
+//! The crate has no other hashes, and no keys. With SHA instructions the sha2 crate hashes single streams; the module
 //! `vector` has the other implementations.
+//!
+//! ```
+//! use fullbore_digest::{Sha256, Sha256Hasher};
+//!
+//! // From a signed index: the size and the hash of the file.
+//! let expected: Sha256 = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad".parse()?;
+//!
+//! let mut hasher = Sha256Hasher::new();
+//! for chunk in [&b"a"[..], b"bc"] {
+//!     hasher.update(chunk);
+//! }
+//! let proof = hasher.verify(3, expected).expect("the content is as the index says");
+//! assert_eq!((proof.size(), proof.sha256()), (3, expected));
+//! # Ok::<(), fullbore_digest::ParseSha256Error>(())
+//! ```
 
 #![deny(unsafe_code)]
 #![warn(unreachable_pub)]
@@ -28,8 +43,8 @@ pub const STREAMS_MAX: usize = vector::LANES;
 /// cache.
 pub const READ_BYTES: usize = 256 << 10;
 
-/// Number of streams that take hardly longer than one on this machine. It is 1 with SHA instructions, where a second
-/// core gains more than a second stream.
+/// Number of streams that this machine hashes in hardly more time than one. It is 1 with SHA instructions, where a
+/// second core gains more than a second stream.
 pub fn streams_at_once() -> usize {
     match Tier::of_this_machine() {
         Tier::Library => 1,
@@ -44,15 +59,15 @@ pub fn streams_at_once() -> usize {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Sha256(pub [u8; 32]);
 
-/// The text is no SHA-256.
+/// Why a text is not a SHA-256.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseSha256Error {
-    /// Another length than 64 digits.
+    /// Its length is not 64 digits.
     #[error("a SHA-256 has 64 hexadecimal digits, not {0} characters")]
     Length(usize),
-    /// A character is no hexadecimal digit.
-    #[error("no hexadecimal digit at character {0} of a SHA-256")]
+    /// The character at this position is not a hexadecimal digit.
+    #[error("character {0} of a SHA-256 is not a hexadecimal digit")]
     Digit(usize),
 }
 
@@ -87,7 +102,8 @@ impl Sha256 {
     /// parsed as bytes.
     ///
     /// # Errors
-    /// Another length than 64, or a byte that is no hexadecimal digit.
+    /// [`ParseSha256Error::Length`] if `text` does not have 64 bytes; [`ParseSha256Error::Digit`] with the position of
+    /// the first byte that is not a hexadecimal digit.
     pub fn from_hex(text: &[u8]) -> Result<Sha256, ParseSha256Error> {
         if text.len() != 64 {
             return Err(ParseSha256Error::Length(text.len()));
@@ -165,7 +181,7 @@ impl<'de> Deserialize<'de> for Sha256 {
     }
 }
 
-/// FIPS 180-4, 5.3.3.
+/// Initial hash value (FIPS 180-4, 5.3.3).
 const FIRST_STATE: vector::State =
     [0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19];
 
@@ -183,7 +199,7 @@ const FIRST_STATE: vector::State =
 #[derive(Clone)]
 pub struct Sha256Hasher {
     state: vector::State,
-    /// Start of an incomplete block.
+    /// The incomplete block.
     block: vector::Block,
     filled: usize,
     bytes: u64,
@@ -197,7 +213,7 @@ impl Default for Sha256Hasher {
 }
 
 impl Sha256Hasher {
-    /// Makes a hasher of the empty input.
+    /// Creates a hasher of the empty input.
     pub fn new() -> Sha256Hasher {
         Sha256Hasher::default()
     }
@@ -213,7 +229,7 @@ impl Sha256Hasher {
         self.keep(rest);
     }
 
-    /// Completes the incomplete block; returns the whole blocks after it, for `compress`, and the rest, for `keep`.
+    /// Completes the incomplete block. Returns the whole blocks after it, for `compress`, and the rest, for `keep`.
     fn align<'d>(&mut self, data: &'d [u8]) -> (&'d [vector::Block], &'d [u8]) {
         self.bytes += data.len() as u64;
         let mut data = data;
@@ -236,10 +252,10 @@ impl Sha256Hasher {
         self.filled += rest.len();
     }
 
-    /// Adds the rest of a reader.
+    /// Hashes the rest of a reader.
     ///
     /// # Errors
-    /// Errors of the reader other than interruptions.
+    /// The reader's error, except [`io::ErrorKind::Interrupted`], after which it reads on.
     pub fn read_to_end(&mut self, mut input: impl Read) -> io::Result<()> {
         let mut buffer = vec![0; READ_BYTES];
         loop {
@@ -257,7 +273,7 @@ impl Sha256Hasher {
         self.bytes
     }
 
-    /// Returns the SHA-256 of all bytes.
+    /// Returns the SHA-256 of all bytes so far.
     pub fn finish(mut self) -> Sha256 {
         // One bit, zeros, and the length in bits, up to the end of a block (FIPS 180-4, 5.1.1).
         let bits = self.bytes.wrapping_mul(8);
@@ -275,7 +291,7 @@ impl Sha256Hasher {
         Sha256(bytes)
     }
 
-    /// Compares with the size and SHA-256 of a signed index. Only this makes a [`Verified`].
+    /// Compares the stream with the size and SHA-256 of a signed index. Only this function creates a [`Verified`].
     ///
     /// # Errors
     /// The actual SHA-256, if size or SHA-256 differ.
@@ -320,7 +336,7 @@ mod tests {
     /// and "a" a million times): the hash that decides over every file must be the
     /// one the rest of the world computes (apt once shipped a wrong one, #378183).
     #[test]
-    fn nist_vectors() {
+    fn digests_are_those_of_the_nist_vectors() {
         let vectors: &[(&[u8], &str)] = &[
             (b"", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"),
             (b"abc", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"),
@@ -378,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_no_digest() {
+    fn text_that_is_no_digest_is_refused() {
         assert_eq!("abc".parse::<Sha256>(), Err(ParseSha256Error::Length(3)));
         let mut text = Sha256::EMPTY.to_string();
         text.replace_range(10..11, "g");
@@ -387,7 +403,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn hex_and_serde_round_trip(bytes: [u8; 32]) {
+        fn digests_survive_hex_and_serde(bytes: [u8; 32]) {
             let digest = Sha256(bytes);
             prop_assert_eq!(digest.to_string().parse::<Sha256>().unwrap(), digest);
             prop_assert_eq!(digest.to_string().to_uppercase().parse::<Sha256>().unwrap(), digest);

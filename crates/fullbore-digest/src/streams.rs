@@ -95,7 +95,7 @@ mod tests {
 
         /// Any number of streams in any pieces: what each has alone.
         #[test]
-        fn side_by_side_as_alone(
+        fn streams_hashed_side_by_side_have_the_digests_of_each_alone(
             streams in proptest::collection::vec(
                 proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..300), 0..4), 0..20),
             before in proptest::collection::vec(any::<u8>(), 0..70),

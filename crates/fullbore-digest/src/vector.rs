@@ -1,12 +1,13 @@
 //! SHA-256's compression function for several streams, and for processors without SHA instructions.
 //!
-//! With SHA instructions, and on other architectures, the sha2 crate hashes a single stream; two streams at the same
-//! time take little longer than one. Many servers do not have these instructions (Intel before Ice Lake), and one
-//! stream is limited to about 180 MB/s per core at 2.5 GHz there. AVX2 or AVX-512 help in two ways: for one stream, the
-//! message schedules of eight blocks are computed at the same time, since they do not depend on the state (about 330
-//! MB/s); several streams are hashed at the same time, one per vector lane (about 780 MB/s with four, 1,550 MB/s with
-//! eight). (CPU time on a Xeon of 2.5 GHz; OpenSSL's assembly does 340 there. Measured with the example `hash_rate` of
-//! fullbore-engine.)
+//! With SHA instructions, and on other architectures, the sha2 crate hashes a single stream; two streams at once take
+//! little longer than one. Many servers do not have these instructions (Intel before Ice Lake), and there a core at 2.5
+//! GHz hashes one stream at about 180 MB/s.
+//!
+//! AVX2 or AVX-512 help in two ways. For one stream, the message schedules of eight blocks are computed at once, since
+//! they do not depend on the state (about 330 MB/s). Several streams are hashed at once, one per vector lane (about 780
+//! MB/s with four, 1,550 MB/s with eight). These are CPU times on a Xeon of 2.5 GHz, where OpenSSL's assembly does 340
+//! MB/s, measured with the example `hash_rate` of fullbore-engine.
 //!
 //! The only unsafe code is the call of a function that was compiled for processor features, after a check that the
 //! processor has them.
@@ -20,9 +21,9 @@ mod x86;
 
 use sha2::block_api::compress256;
 
-/// 64 bytes, the unit of the hash.
+/// A block of 64 bytes, the unit of the hash.
 pub(super) type Block = [u8; 64];
-/// The eight words that go from block to block.
+/// The eight words that pass from block to block.
 pub(super) type State = [u32; 8];
 
 /// Maximum number of streams in parallel.
@@ -138,7 +139,7 @@ pub(super) fn compress_lanes(tier: Tier, states: &mut [State], data: &[&[Block]]
     }
 }
 
-/// FIPS 180-4, 4.2.2.
+/// The round constants (FIPS 180-4, 4.2.2).
 #[cfg(target_arch = "x86_64")]
 const K: [u32; 64] = [
     0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5, 0xd807aa98,

@@ -1,11 +1,9 @@
-//! Read buffers that are used again.
+//! Read buffers that are reused.
 //!
-//! A connection reads into a `BytesMut`, hands slices of it on as `Bytes`, and
-//! asks for room when it is nearly full. The pool then gives the same memory
-//! again if every slice has been dropped, else an earlier buffer whose slices
-//! are all gone, else a new one. So nothing is copied, nothing is zeroed per
-//! read, and a steady run allocates nothing. What is in flight is bounded by
-//! the window; the pool bounds what is kept for later.
+//! A connection reads into a `BytesMut`, hands out slices of it as `Bytes`, and asks for room when it is nearly full.
+//! The pool then returns the same memory if every slice has been dropped. Otherwise it returns an idle buffer whose
+//! slices are all gone, or a new one. So nothing is copied or zeroed per read, and a steady run allocates nothing. The
+//! window bounds the bytes in flight; the pool bounds the idle buffers.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -20,8 +18,7 @@ pub(crate) const BUFFER_BYTES: usize = 256 * 1024;
 /// one full TLS record (16 KiB).
 pub(crate) const LEAST_ROOM_BYTES: usize = 16 * 1024;
 
-/// How many resting buffers are asked whether their slices are gone before a
-/// new one is allocated; bounds the time of one refill.
+/// How many idle buffers are tested for live slices before a new one is allocated. This bounds the time of one refill.
 const LOOKS: usize = 4;
 
 /// A pool of read buffers. Clones share it.
@@ -45,17 +42,17 @@ struct Resting {
 }
 
 impl Buffers {
-    /// A pool that keeps at most `keep` buffers of [`BUFFER_BYTES`] for later.
+    /// Creates a pool that keeps at most `keep` idle buffers of `BUFFER_BYTES`.
     pub fn new(keep: usize) -> Buffers {
         Buffers::with_size(keep, BUFFER_BYTES)
     }
 
-    /// A pool of buffers of another size.
+    /// Creates a pool of buffers of `size` bytes instead of [`BUFFER_BYTES`].
     pub(crate) fn with_size(keep: usize, size: usize) -> Buffers {
         Buffers { shared: Arc::new(Pool { keep, size: size.max(1), resting: Mutex::default() }) }
     }
 
-    /// An empty buffer to read into.
+    /// Takes an empty buffer with room for `BUFFER_BYTES` from the pool, or allocates one.
     pub fn take(&self) -> BytesMut {
         let mut resting = self.shared.resting.lock().unwrap_or_else(PoisonError::into_inner);
         for _ in 0..LOOKS.min(resting.buffers.len()) {
@@ -73,8 +70,8 @@ impl Buffers {
         BytesMut::with_capacity(self.shared.size)
     }
 
-    /// Makes room in a connection's inbox without growing it: the bytes that
-    /// were not consumed yet (part of a head, usually none) are carried over.
+    /// Makes room in a connection's inbox without growing it. Bytes that were not consumed yet (part of a head, usually
+    /// none) move to the new buffer.
     pub fn refill(&self, inbox: &mut BytesMut) {
         let least = LEAST_ROOM_BYTES.min(self.shared.size);
         if inbox.capacity() - inbox.len() >= least {
@@ -91,8 +88,7 @@ impl Buffers {
         self.put_back(used);
     }
 
-    /// Returns a buffer at the end of a connection. Its memory is used again
-    /// once the slices made from it are dropped.
+    /// Returns a buffer when its connection ends. Its memory is reused once the slices made from it are dropped.
     pub fn put_back(&self, mut buffer: BytesMut) {
         buffer.clear();
         let mut resting = self.shared.resting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -102,7 +98,7 @@ impl Buffers {
         }
     }
 
-    /// Buffers allocated and buffers used again so far.
+    /// Numbers of buffers allocated and of buffers reused, since the pool was made.
     pub fn counts(&self) -> (u64, u64) {
         let resting = self.shared.resting.lock().unwrap_or_else(PoisonError::into_inner);
         (resting.allocated, resting.reused)

@@ -1,11 +1,10 @@
 //! The one place that syncs: when bytes are safe on the disk, and at what price.
 //!
-//! With [`Durability::AtEnd`] write-back is started while bytes still arrive, nothing
-//! waits for it, and one `syncfs` at a [`Barrier`] proves everything before it: a disk
-//! then works beside the network instead of after it. `syncfs` writes a file system's
-//! data *and* its names (it commits the journal of ext4 and XFS, the transaction of
-//! btrfs), so directories that saw renames need no fsync of their own before or after
-//! it. They do with [`Durability::Each`], where no barrier follows.
+//! With [`Durability::AtEnd`], write-back starts while bytes still arrive, and nothing waits for it. One `syncfs` at a
+//! [`Barrier`] then covers everything before it, so the disk works beside the network instead of after it. `syncfs`
+//! writes a file system's data *and* its names: it commits the journal of ext4 and XFS, and the transaction of btrfs.
+//! So directories in which files were renamed need no fsync of their own. With [`Durability::Each`] they do, because no
+//! barrier follows.
 
 use std::fmt;
 use std::io;
@@ -20,12 +19,12 @@ use serde::{Deserialize, Serialize};
 use crate::files::{Directory, FileError, PartFile, Root};
 use crate::sys;
 
-/// Bytes of a file written before their write-back is started. A guess between a disk's
-/// preference for long runs and the wish to start early; it is what DESIGN names.
+/// Bytes written to a file before their write-back is started. A guess between a disk's preference for long runs and
+/// the wish to start early; DESIGN names it.
 const WRITE_BACK_BYTES: u64 = 8 << 20;
 
-/// Finished files from this size have the write-back of their rest started; smaller
-/// ones wait for the barrier. A guess: below it the call costs more than the overlap.
+/// Finished files from this size on have the write-back of their last bytes started; smaller ones wait for the barrier.
+/// A guess: below it, the call costs more than the overlap saves.
 const WRITE_BACK_FILE_BYTES: u64 = 256 << 10;
 
 /// The first Linux whose `syncfs` reports write-back errors (man page, ERRORS).
@@ -35,12 +34,12 @@ const SYNCFS_REPORTS_ERRORS: (u32, u32) = (5, 8);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Durability {
-    /// Never asked for: for a tree that is thrown away, or a machine that cannot fail.
+    /// Never: for a tree that is thrown away, or a machine that cannot fail.
     None,
-    /// Before names refer to it: one sync per checkpoint and before publishing.
+    /// Before names refer to the data: one sync per checkpoint, and one before publishing.
     #[default]
     AtEnd,
-    /// File by file, before and after each gets its final name.
+    /// File by file: the content before its final name, the directory after it.
     Each,
 }
 
@@ -54,7 +53,7 @@ impl fmt::Display for Durability {
     }
 }
 
-/// A text that names no durability.
+/// The text is not the name of a durability (`none`, `at-end` or `each`).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("durability is `none`, `at-end` or `each`")]
 pub struct UnknownDurability;
@@ -76,38 +75,39 @@ impl FromStr for Durability {
 pub struct Barrier {
     root: Arc<Root>,
     durability: Durability,
-    /// The kernel's `syncfs` would swallow errors: every file is synced by itself.
+    /// Sync each file by itself, because this kernel's `syncfs` does not report write errors.
     per_file: bool,
 }
 
-/// How far the write-back of one file has been started.
+/// Progress of the write-back of one file.
 #[derive(Debug, Default)]
 pub struct WriteBack {
     bytes: u64,
-    /// What was written since the last start, as one covering range.
+    /// The range that covers all bytes written since the last start.
     low: u64,
     high: u64,
 }
 
 impl Barrier {
-    /// A barrier for a root that nothing was written to yet: the root's descriptors,
-    /// opened earlier, are what makes `syncfs` report errors of our writes.
+    /// Creates a barrier for a root that nothing was written to yet. `syncfs` reports errors of our writes only through
+    /// descriptors that were opened before them, and the root has those.
     pub fn new(root: Arc<Root>, durability: Durability) -> Barrier {
         let release = rustix::system::uname();
         let per_file = !syncfs_reports_errors(&release.release().to_string_lossy());
         Barrier { root, durability, per_file }
     }
 
-    /// The durability it was made for.
+    /// The durability given to [`Barrier::new`].
     pub fn durability(&self) -> Durability {
         self.durability
     }
 
-    /// Notes that bytes of a file were written, and now and then has the kernel start
-    /// to write them back. Does not wait for the disk, unless its queue is full.
+    /// Records that bytes of a file were written. Every 8 MiB it has the kernel start to write them back. It does not
+    /// wait for the disk, unless the disk's queue is full.
     ///
     /// # Errors
-    /// A full or broken disk that shows at this point.
+    /// [`FileError::Io`] with the part file's path if starting the write-back fails with `EIO`, `ENOSPC`, `EDQUOT` or
+    /// `EROFS`. With [`Durability::None`], never.
     pub fn written(
         &self,
         part: &PartFile,
@@ -134,7 +134,8 @@ impl Barrier {
     /// To be called with a verified file, before it gets its final name.
     ///
     /// # Errors
-    /// What the disk reports, with the path.
+    /// [`FileError::Io`] with the file's path if `fsync` or the start of the write-back fails. With
+    /// [`Durability::None`], never.
     pub fn before_name(&self, part: &PartFile, state: &mut WriteBack, size_bytes: u64) -> Result<(), FileError> {
         match self.durability {
             Durability::None => Ok(()),
@@ -152,7 +153,8 @@ impl Barrier {
     /// To be called when the file has its final name.
     ///
     /// # Errors
-    /// What the disk reports, with the path.
+    /// [`FileError::Io`] with the directory's path if `fsync` on it, or on a directory above it, fails. Only with
+    /// [`Durability::Each`].
     pub fn after_name(&self, directory: &Directory) -> Result<(), FileError> {
         if self.durability != Durability::Each {
             return Ok(());
@@ -161,7 +163,7 @@ impl Barrier {
         if directory.ancestors_synced.swap(true, Ordering::Relaxed) {
             return Ok(());
         }
-        // Directories that we made on the way here have names of their own to keep.
+        // Directories that this run created on the way have names of their own to keep.
         let mut path = directory.path();
         while !path.is_empty() {
             path = path.rsplit_once('/').map_or("", |(parent, _)| parent);
@@ -170,12 +172,12 @@ impl Barrier {
         Ok(())
     }
 
-    /// Returns when everything written and named so far would survive a power cut
-    /// (with [`Durability::None`]: at once, and it would not).
+    /// Returns when everything written and named so far would survive a power cut. With [`Durability::None`] it returns
+    /// at once and promises nothing.
     ///
     /// # Errors
-    /// Write-back errors since the last barrier, of whichever file: the kernel does
-    /// not say which, so whatever was written since is in doubt.
+    /// [`FileError::Io`] with the root's path if `syncfs` fails. It reports write errors since the last barrier without
+    /// saying of which file, so everything written since then is in doubt.
     pub fn sync(&self) -> Result<(), FileError> {
         if self.durability == Durability::None {
             return Ok(());
@@ -193,16 +195,17 @@ impl Barrier {
         match sys::start_write_back(part.as_fd(), low, high - low) {
             Ok(()) => Ok(()),
             Err(error) if is_disk_trouble(&error) => Err(FileError::io("write back", part.path(), error)),
-            // Only an advice: file systems that do not take it lose nothing but time.
+            // This is only advice: a file system that does not support it loses time, not data.
             Err(_) => Ok(()),
         }
     }
 }
 
-/// Syncs one file or directory, for the few that must not wait for a barrier.
+/// Syncs one file or directory that must not wait for a barrier. `path` is for messages.
 ///
 /// # Errors
-/// What the disk reports, with the path.
+/// [`FileError::Io`] with `path` if `fsync` fails. `EINVAL` and `ENOSYS` are no errors: some file systems cannot sync a
+/// directory.
 pub fn sync_file(file: &impl AsFd, path: &str) -> Result<(), FileError> {
     match rustix::fs::fsync(file) {
         Ok(()) => Ok(()),
@@ -230,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kernels_that_report_errors() {
+    fn kernels_from_5_8_on_report_errors_of_syncfs() {
         for release in ["5.8.0", "5.10.0-30-amd64", "6.1", "10.0.1-rc1"] {
             assert!(syncfs_reports_errors(release), "{release}");
         }
@@ -240,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_durabilities() {
+    fn names_of_durabilities_are_read_as_they_are_written() {
         for durability in [Durability::None, Durability::AtEnd, Durability::Each] {
             assert_eq!(durability.to_string().parse(), Ok(durability));
             let json = serde_json::to_string(&durability).unwrap();

@@ -1,16 +1,16 @@
 //! Foreign text made harmless for a terminal, a log and a page.
 //!
-//! A server, the far end of a copy or a file name may hold terminal escapes, line breaks and characters that
-//! nobody sees. A writer of lines passes each line through [`line`], exactly once and at the end, so that no caller
-//! has to remember it. The result holds no character that [`is_hidden`] names, so a second pass changes nothing.
-//! A backslash stays as it is: the text is for people, and programs read JSON, which [`json`] makes.
+//! A server, the far end of a copy or a file name may contain terminal escapes, line breaks and invisible characters.
+//! Code that writes lines passes each line through [`line()`] once, at the end, so that no caller has to remember it. The
+//! result has no character that [`is_hidden`] names, so a second pass changes nothing. A backslash stays as it is: this
+//! text is for people. Programs read JSON, which [`json`] escapes.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
 /// Whether a character acts on a terminal or is invisible: control characters (C0, DEL and C1), line and paragraph
-/// separators, and the format characters of Unicode (category Cf) that have no shape of their own. The latter turn
-/// the direction of text, or make two names look the same.
+/// separators, and Unicode format characters (category Cf) without a shape. Format characters can reverse the direction
+/// of text, or make two names look the same.
 pub fn is_hidden(c: char) -> bool {
     c.is_control()
         || matches!(
@@ -56,14 +56,14 @@ pub fn json(text: &str) -> Cow<'_, str> {
     })
 }
 
-/// A value as a line of JSON, harmless for a terminal.
+/// Serializes a value as one line of JSON, escaped for a terminal by [`json`] and ended by a line feed.
 pub fn json_line(value: &impl serde::Serialize) -> Vec<u8> {
-    // Texts, numbers and lists alone: serde_json cannot fail on them.
+    // The values contain only strings, numbers and lists: serde_json cannot fail on them.
     let text = serde_json::to_string(value).unwrap_or_else(|_| "{}".to_owned());
     format!("{}\n", json(&text)).into_bytes()
 }
 
-/// Text without hidden characters: each becomes a blank.
+/// Text in which each hidden character is replaced by a blank.
 pub fn blanked(text: &str) -> Cow<'_, str> {
     replaced(text, is_hidden, |out, _| out.push(' '))
 }

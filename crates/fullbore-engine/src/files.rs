@@ -1,11 +1,9 @@
 //! The one place that creates files.
 //!
-//! A [`Root`] is a destination directory held open; everything below it is reached
-//! through directory handles, so that no name from outside, and no symbolic link, leads
-//! out of it (invariant 5). New content is a [`PartFile`], called `.NAME.part` in the
-//! directory of the final name; it gets the final name by one rename. Files are 0644
-//! and directories 0755 whatever the umask, except in a user's own tree ([`tree`]).
-//! Nothing here syncs: see `durability`.
+//! A [`Root`] is a destination directory held open. Everything below it is reached through directory handles, so no
+//! name from outside and no symbolic link leads out of it (invariant 5). New content is a [`PartFile`], called
+//! `.NAME.part` in the directory of the final name; one rename gives it the final name. Files get mode 0644 and
+//! directories 0755 whatever the umask, except in a user's own tree ([`tree`]). Nothing here syncs: see `durability`.
 
 pub(crate) mod beneath;
 mod directory;
@@ -26,72 +24,73 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::units;
 pub use directory::Directory;
 use directory::{Directories, Modes, Resolve};
 pub use name::{PART_ENDING, is_part_name, part_name};
 pub use part::{PREALLOCATE_BYTES, PartFile, PartWriter, reserve_room};
 
-/// When a file was last written to; `None` where the file system keeps no times.
+/// Time of the last change of the content; `None` where the file system keeps no times.
 pub fn modified(file: &File) -> Option<std::time::SystemTime> {
     file.metadata().and_then(|metadata| metadata.modified()).ok()
 }
 
 const FILE_MODE: Mode = Mode::from_raw_mode(0o644);
 
-/// What went wrong with a file, and with which.
+/// Why an operation on a file failed, with the path of the file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
-    /// A name from outside that is no path beneath the destination.
-    #[error("{path:?} is no path beneath the destination: {reason}")]
+    /// The name from outside is not a path beneath the destination.
+    #[error("{path:?} is not a path beneath the destination: {reason}")]
     Path {
         /// The path (its first 200 characters).
         path: String,
-        /// What is wrong with it.
+        /// Which rule the path breaks, as a clause for messages.
         reason: &'static str,
     },
-    /// A symbolic link where a directory or file of ours should be.
+    /// A symbolic link is in the place of a directory or file of ours.
     #[error("{path}: a symbolic link is in the way (links are not followed beneath the destination)")]
     Symlink {
-        /// The path that could not be opened.
+        /// Path of the file or directory, beneath the root.
         path: String,
     },
-    /// A directory, device or pipe where a regular file should be.
+    /// A directory, device or pipe is in the place of a regular file.
     #[error("{path}: not a regular file")]
     NotRegular {
-        /// The path.
+        /// Path of the entry, beneath the root.
         path: String,
     },
-    /// An unfinished file that another process writes.
+    /// Another process is writing the unfinished file.
     #[error("{path}: another process is writing it")]
     Busy {
-        /// The path.
+        /// Final path of the file, beneath the root.
         path: String,
     },
-    /// The file has no name yet because it is not known to be on the disk.
+    /// The file has not got its name, because the sync before it failed.
     #[error("{path}: {reason}")]
     NotSynced {
-        /// The path.
+        /// Final path of the file, beneath the root.
         path: String,
-        /// Why the sync failed.
+        /// The error of the sync, in words.
         reason: String,
     },
-    /// A file larger than the caller allows.
-    #[error("{path}: larger than {limit_bytes} bytes")]
+    /// The file is larger than the caller allows.
+    #[error("{path}: larger than {}", units::bytes(*limit_bytes))]
     TooLarge {
-        /// The path.
+        /// Path of the file, beneath the root.
         path: String,
-        /// What the caller allowed.
+        /// The caller's limit, in bytes.
         limit_bytes: u64,
     },
-    /// The system refused.
+    /// The operating system refused an operation.
     #[error("cannot {operation} {path}: {source}")]
     Io {
-        /// What was attempted, as a verb.
+        /// The operation, as a verb phrase such as `rename to`.
         operation: &'static str,
-        /// The path beneath the root.
+        /// Path of the file, beneath the root.
         path: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -101,7 +100,7 @@ impl FileError {
         FileError::Io { operation, path: path.into(), source: source.into() }
     }
 
-    /// The kind of system error, when it is one.
+    /// The kind of the system's error; `None` for the other variants.
     pub fn kind(&self) -> Option<io::ErrorKind> {
         match self {
             FileError::Io { source, .. } => Some(source.kind()),
@@ -109,7 +108,7 @@ impl FileError {
         }
     }
 
-    /// Whether the disk is full or the quota used up.
+    /// Whether the error is a full disk or an exceeded quota.
     pub fn is_out_of_space(&self) -> bool {
         matches!(self.kind(), Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
     }
@@ -145,10 +144,11 @@ pub struct Status {
     pub links: u64,
 }
 
-/// What room a file system has.
+/// Free space of a file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Space {
-    /// Bytes that we, perhaps without privileges, may still write.
+    /// Bytes that this user may still write (`f_bavail` of statvfs(3)): less than all free bytes where some are
+    /// reserved for root.
     pub bytes: u64,
     /// Files that may still be created; `None` where the file system has no limit.
     pub inodes: Option<u64>,
@@ -165,21 +165,21 @@ impl Root {
     /// Opens an existing directory. Its own path is the user's and may hold links.
     ///
     /// # Errors
-    /// When it cannot be opened or is no directory.
+    /// [`FileError::Io`] with `path` if it cannot be opened, or is not a directory (`ENOTDIR`).
     pub fn open(path: &Path) -> Result<Root, FileError> {
         Root::open_resolving(path, None, Modes::Fixed)
     }
 
-    /// Makes the directory, and those above it, when missing, and opens it.
+    /// Creates the directory and its missing parents, and opens it.
     ///
     /// # Errors
-    /// When it cannot be made or opened.
+    /// [`FileError::Io`] with the path if a directory cannot be created or opened.
     pub fn create(path: &Path) -> Result<Root, FileError> {
         create_directories(path)?;
         Root::open(path)
     }
 
-    /// As [`Root::create`], where the umask decides on the permissions of all that is new.
+    /// As [`Root::create`], but the umask decides the permissions of new files and directories.
     fn create_by_umask(path: &Path) -> Result<Root, FileError> {
         create_directories(path)?;
         Root::open_resolving(path, None, Modes::Umask)
@@ -192,13 +192,13 @@ impl Root {
         Ok(Root { path: path.to_owned(), directories: Directories::new(descriptor, resolve, modes)? })
     }
 
-    /// The path it was opened by, for messages.
+    /// The path that the root was opened by, for messages.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// One descriptor per file system met so far (a directory below may be a mount of
-    /// its own), opened before the first write by way of this root.
+    /// One descriptor per file system met so far, since a directory below may be a mount of its own. Each was opened
+    /// before anything was written to its file system through this root.
     pub fn file_systems(&self) -> Vec<Arc<OwnedFd>> {
         self.directories.file_systems()
     }
@@ -206,7 +206,7 @@ impl Root {
     /// Room on the file system of the root.
     ///
     /// # Errors
-    /// A [`FileError`] with the path of the root if `fstatvfs` fails.
+    /// [`FileError::Io`] with the path of the root if `fstatvfs` fails.
     pub fn space(&self) -> Result<Space, FileError> {
         let figures = rustix::fs::fstatvfs(self.directories.root())
             .map_err(|errno| FileError::io("measure", self.path.to_string_lossy(), errno))?;
@@ -220,15 +220,19 @@ impl Root {
     /// The handle of a directory beneath the root ("" is the root).
     ///
     /// # Errors
-    /// When it is missing, no directory, or reached through a symbolic link.
+    /// - [`FileError::Path`] if `path` is not a path beneath the root.
+    /// - [`FileError::Symlink`] if a symbolic link is on the way.
+    /// - [`FileError::Io`] if it is missing (`ENOENT`), is not a directory (`ENOTDIR`), or cannot be opened.
     pub fn directory(&self, path: &str) -> Result<Arc<Directory>, FileError> {
         self.directories.get(path, false)
     }
 
-    /// Makes a directory with `mode` (its missing parents with 0755); fine when there.
+    /// Creates a directory with `mode`, and its missing parents with 0755. An existing directory stays as it is.
     ///
     /// # Errors
-    /// As [`Root::directory`], and whatever the system says.
+    /// - [`FileError::Path`] if `path` is not a path beneath the root.
+    /// - [`FileError::Symlink`] if a symbolic link is on the way or has the name.
+    /// - [`FileError::Io`] if something else has the name (`ENOTDIR`), or the system refuses.
     pub fn create_directory(&self, path: &str, mode: u32) -> Result<(), FileError> {
         self.directories.make(path, Mode::from_raw_mode(mode)).map(drop)
     }
@@ -236,8 +240,8 @@ impl Root {
     /// Removes an empty directory; `false` when it is missing or not empty.
     ///
     /// # Errors
-    /// A [`FileError`] if `path` is no path beneath the root, or if the system refuses for another reason than a
-    /// missing or non-empty directory.
+    /// [`FileError::Path`] if `path` is not a path beneath the root. [`FileError::Io`] if the system refuses, except
+    /// for a missing or non-empty directory.
     pub fn remove_directory(&self, path: &str) -> Result<bool, FileError> {
         let Some((directory, name)) = self.existing(path)? else {
             return Ok(false);
@@ -252,10 +256,11 @@ impl Root {
         }
     }
 
-    /// What stands under a name, links not followed; `None` when nothing does.
+    /// Status of the entry with this name; symbolic links are not followed. `None` when there is none.
     ///
     /// # Errors
-    /// Refusals of the system other than "no such file".
+    /// [`FileError::Path`] if `path` is not a path beneath the root, [`FileError::Symlink`] if a link is on the way,
+    /// and [`FileError::Io`] for errors of the system other than `ENOENT`.
     pub fn stat(&self, path: &str) -> Result<Option<Status>, FileError> {
         let Some((directory, name)) = self.existing(path)? else {
             return Ok(None);
@@ -267,10 +272,13 @@ impl Root {
         }
     }
 
-    /// Opens a regular file for reading; `None` when there is none of that name.
+    /// Opens a regular file for reading; `None` when no entry has this name.
     ///
     /// # Errors
-    /// A symbolic link or another kind of file, and refusals of the system.
+    /// - [`FileError::Path`] if `path` is not a path beneath the root.
+    /// - [`FileError::Symlink`] if a symbolic link is on the way or has the name.
+    /// - [`FileError::NotRegular`] for a directory, device or pipe.
+    /// - [`FileError::Io`] for errors of the system other than `ENOENT`.
     pub fn open_file(&self, path: &str) -> Result<Option<(File, Status)>, FileError> {
         let Some((directory, name)) = self.existing(path)? else {
             return Ok(None);
@@ -293,8 +301,8 @@ impl Root {
     /// Reads a whole file of at most `limit_bytes`; `None` when there is none.
     ///
     /// # Errors
-    /// As [`Root::open_file`]; [`FileError::TooLarge`] if the file has more than `limit_bytes`; a [`FileError`] with
-    /// the path if reading fails.
+    /// As [`Root::open_file`]; [`FileError::TooLarge`] if the file has more than `limit_bytes`; [`FileError::Io`] if
+    /// reading fails.
     pub fn read(&self, path: &str, limit_bytes: u64) -> Result<Option<Vec<u8>>, FileError> {
         let Some((file, status)) = self.open_file(path)? else {
             return Ok(None);
@@ -304,7 +312,7 @@ impl Root {
             return Err(too_large());
         }
         let mut content = Vec::with_capacity(usize::try_from(status.size).unwrap_or(0));
-        // The file may grow while we read: the limit holds all the same.
+        // The file may grow while it is read: the limit holds all the same.
         file.take(limit_bytes.saturating_add(1))
             .read_to_end(&mut content)
             .map_err(|error| FileError::io("read", path, error))?;
@@ -314,10 +322,11 @@ impl Root {
         Ok(Some(content))
     }
 
-    /// What a symbolic link says; `None` when there is no link of that name.
+    /// Target of a symbolic link; `None` when there is no link of that name.
     ///
     /// # Errors
-    /// Refusals of the system other than "no such link".
+    /// [`FileError::Path`] if `path` is not a path beneath the root, [`FileError::Symlink`] if a link is on the way,
+    /// and [`FileError::Io`] for errors of the system other than `ENOENT` and `EINVAL` (not a link).
     pub fn read_link(&self, path: &str) -> Result<Option<String>, FileError> {
         let Some((directory, name)) = self.existing(path)? else {
             return Ok(None);
@@ -329,10 +338,11 @@ impl Root {
         }
     }
 
-    /// The names in a directory, in no order; none when it is missing.
+    /// Names and kinds of the entries of a directory, in no order; empty when the directory is missing.
     ///
     /// # Errors
-    /// When it cannot be read, is no directory, or lies behind a symbolic link.
+    /// [`FileError::Path`] if `path` is not a path beneath the root, [`FileError::Symlink`] if a link is on the way,
+    /// and [`FileError::Io`] if it is not a directory or cannot be read.
     pub fn list(&self, path: &str) -> Result<Vec<(OsString, Kind)>, FileError> {
         use std::os::unix::ffi::OsStrExt as _;
         let directory = match self.directories.get(path, false) {
@@ -364,10 +374,11 @@ impl Root {
         Ok(names)
     }
 
-    /// Renames within the root, replacing what has the new name.
+    /// Renames within the root, and replaces an entry that has the new name.
     ///
     /// # Errors
-    /// Refusals of the system, `from` missing included.
+    /// [`FileError::Path`] if a path is not beneath the root, [`FileError::Symlink`] if a link is on the way, and
+    /// [`FileError::Io`] if `from` is missing (`ENOENT`) or the system refuses.
     pub fn rename(&self, from: &str, to: &str) -> Result<(), FileError> {
         let (from_directory, from_name) = name::split(from)?;
         let (to_directory, to_name) = name::split(to)?;
@@ -382,7 +393,8 @@ impl Root {
     /// Removes a file or link; `false` when there was none.
     ///
     /// # Errors
-    /// Refusals of the system; a directory is one.
+    /// [`FileError::Path`] if `path` is not a path beneath the root, [`FileError::Symlink`] if a link is on the way,
+    /// and [`FileError::Io`] if the entry is a directory (`EISDIR`) or the system refuses.
     pub fn unlink(&self, path: &str) -> Result<bool, FileError> {
         let Some((directory, name)) = self.existing(path)? else {
             return Ok(false);
@@ -394,12 +406,13 @@ impl Root {
         }
     }
 
-    /// Gives an existing file a second name, in one step replacing what has it.
-    /// Where the file system cannot (another mount, no hard links, 65,000 names on one
-    /// file already) the content is copied instead: `false` says so.
+    /// Gives an existing file a second name, and replaces an entry that has it in one step. Returns `false` if it had
+    /// to copy the content instead: the file system has no hard links, `to` is on another mount, or the file has too
+    /// many names already (65,000 on ext4).
     ///
     /// # Errors
-    /// Refusals of the system, `from` missing included.
+    /// [`FileError::Path`] if a path is not beneath the root, [`FileError::Symlink`] if a link is on the way, and
+    /// [`FileError::Io`] if `from` is missing (`ENOENT`) or the system refuses.
     pub fn hard_link(&self, from: &str, to: &str) -> Result<bool, FileError> {
         let (from_directory, from_name) = name::split(from)?;
         let (to_directory, to_name) = name::split_final(to)?;
@@ -425,17 +438,17 @@ impl Root {
             Err(errno) => return Err(error(errno)),
         }
         rustix::fs::renameat(&to_directory, &*temporary, &to_directory, to_name).map_err(error)?;
-        // rename(2) does nothing when both names are the same file already, and then
-        // leaves the temporary name in place.
+        // If both names are the same file already, rename(2) does nothing and leaves the temporary name in place.
         self.clear(&to_directory, &temporary, to)?;
         Ok(true)
     }
 
-    /// Makes `link` a symbolic link saying `target`, in one step replacing a link that
-    /// says something else. The target must stay beneath the root.
+    /// Makes `link` a symbolic link to `target`, and replaces a link with another target in one step. The target must
+    /// stay beneath the root.
     ///
     /// # Errors
-    /// A target that leads outside, a directory in the way, refusals of the system.
+    /// [`FileError::Path`] if `link` is not a path beneath the root or `target` leads outside. [`FileError::Io`] if a
+    /// directory has the name (`EISDIR`) or the system refuses.
     pub fn symlink(&self, target: &str, link: &str) -> Result<(), FileError> {
         name::check_link_target(link, target)?;
         let (directory, name) = name::split_final(link)?;
@@ -448,7 +461,7 @@ impl Root {
         self.clear(&directory, &temporary, link)?;
         rustix::fs::symlinkat(target, &directory, &*temporary).map_err(error)?;
         rustix::fs::renameat(&directory, &*temporary, &directory, name).map_err(|errno| {
-            // What is in the way stays; our own temporary does not.
+            // The entry in the way stays; our own temporary link is removed.
             let _ = rustix::fs::unlinkat(&directory, &*temporary, AtFlags::empty());
             error(errno)
         })?;
@@ -456,19 +469,21 @@ impl Root {
         Ok(())
     }
 
-    /// Opens, or makes, a file that is only ever appended to (logs), 0644.
+    /// Opens or creates a file that is only appended to, such as a log. A new file has mode 0644.
     ///
     /// # Errors
-    /// A symbolic link in the way, refusals of the system.
+    /// [`FileError::Path`] if `path` is not a path beneath the root, [`FileError::Symlink`] if a symbolic link is in
+    /// the way, and [`FileError::Io`] if the system refuses.
     pub fn open_append(&self, path: &str) -> Result<File, FileError> {
         self.open_or_create(path, OFlags::RDWR | OFlags::APPEND)
     }
 
-    /// Takes the lock that a file of this name stands for; `None` when another process
-    /// has it. It is held until the returned file is dropped, or the process dies.
+    /// Takes the lock of the lock file at `path`; `None` when another process holds it. The lock is held until the
+    /// returned file is dropped or the process ends.
     ///
     /// # Errors
-    /// When the file cannot be made.
+    /// [`FileError::Path`] if `path` is not a path beneath the root, [`FileError::Symlink`] if a symbolic link is in
+    /// the way, and [`FileError::Io`] if the file cannot be created or locked.
     pub fn lock(&self, path: &str) -> Result<Option<File>, FileError> {
         let file = self.open_or_create(path, OFlags::RDWR)?;
         match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
@@ -487,7 +502,7 @@ impl Root {
         Ok(File::from(file))
     }
 
-    /// The directory and the name, or `None` when there is no such directory.
+    /// The open directory and the name in it; `None` when there is no such directory.
     fn existing<'p>(&self, path: &'p str) -> Result<Option<(Arc<Directory>, &'p str)>, FileError> {
         let (directory, name) = name::split(path)?;
         match self.directories.get(directory, false) {
@@ -509,7 +524,7 @@ impl Root {
 /// Checks that a finished file may have this path, without touching anything.
 ///
 /// # Errors
-/// Names that are no paths beneath a root, and those of unfinished files.
+/// [`FileError::Path`] if `path` is not a path beneath a root, or is the name of an unfinished file.
 #[cfg(test)]
 pub(crate) fn check_final(path: &str) -> Result<(), FileError> {
     name::split_final(path).map(drop)

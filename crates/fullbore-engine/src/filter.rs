@@ -1,28 +1,27 @@
 //! Which names are copied: rsync's patterns (rsync(1), "FILTER RULES", "INCLUDE/EXCLUDE PATTERN RULES").
 //!
-//! The first rule that matches decides; a name that none matches is copied. What is excluded is
-//! not descended into, and `--delete` leaves it alone at the destination. A pattern with a `/` at its
-//! start is anchored at the root of the transfer, one with a `/` or `**` in its middle is matched
-//! against the whole path, any other against the last name. `*` stops at slashes, `**` does not,
-//! `dir/***` is the directory and all in it.
+//! The first rule that matches decides; a name that no rule matches is copied. An excluded directory is not entered,
+//! and `--delete` leaves it alone at the destination. A pattern with a `/` at its start is anchored at the root of the
+//! transfer. A pattern with a `/` or `**` in its middle is matched against the whole path, any other against the last
+//! name. `*` stops at slashes, `**` does not, and `dir/***` is the directory and everything in it.
 
 use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
-/// Most rules of one copy. A guess: lists of excluded paths are made by programs.
+/// Maximum number of rules of one copy. A guess: programs generate lists of excluded paths.
 pub const RULES: usize = 100_000;
 
 /// One rule of `--include` or `--exclude`, compiled.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rule {
-    /// Copy what matches; else leave it out.
+    /// `true` to copy matching names, `false` to leave them out.
     pub include: bool,
     /// The pattern as the user wrote it.
     pub pattern: Vec<u8>,
 }
 
-/// The rules of a copy, in order.
+/// The rules of a copy, in order of the command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Filters {
@@ -30,8 +29,8 @@ pub struct Filters {
 }
 
 impl Filters {
-    /// Adds a rule behind the others: `+ ` and `- ` before a pattern overrule `include`, `!` alone takes all rules
-    /// back. An empty pattern matches nothing and is left out.
+    /// Appends a rule. A prefix `+ ` or `- ` overrides `include`; `!` alone clears all rules. An empty pattern matches
+    /// nothing and is dropped.
     pub fn push(&mut self, include: bool, text: &[u8]) {
         let (include, pattern) = match text {
             b"!" => return self.rules.clear(),
@@ -44,8 +43,8 @@ impl Filters {
         }
     }
 
-    /// Adds rules, one a line or what else ends them, as `--exclude-from` reads them: empty lines and those that begin
-    /// with `#` or `;` are comments.
+    /// Appends one rule per line, as `--exclude-from` does; `end` is the byte that ends a line. Empty lines and lines
+    /// that begin with `#` or `;` are comments.
     pub fn push_lines(&mut self, include: bool, text: &[u8], end: u8) {
         for line in text.split(|byte| *byte == end) {
             let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -56,7 +55,7 @@ impl Filters {
         }
     }
 
-    /// Whether no rule was given, so that everything passes.
+    /// Whether there are no rules, so that every path is copied.
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty()
     }
@@ -66,7 +65,7 @@ impl Filters {
         self.rules.len()
     }
 
-    /// Whether a path beneath the root of the transfer is left out.
+    /// Whether the rules exclude a path, given relative to the root of the transfer.
     ///
     /// ```
     /// use fullbore_engine::filter::Filters;
@@ -85,19 +84,19 @@ impl Filters {
     }
 }
 
-/// Paths that alone take part (`--files-from`).
+/// The set of paths to transfer (`--files-from`); all others are left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Only {
     paths: HashSet<Vec<u8>>,
-    /// Directories whose contents take part.
+    /// Directories that are transferred with everything in them.
     contents: HashSet<Vec<u8>>,
-    /// Directories that lead to a path.
+    /// Directories above a listed path.
     above: HashSet<Vec<u8>>,
 }
 
 impl Only {
-    /// These paths, relative to the root. One with a slash at its end stands for what is in that directory as well; if
-    /// `recursive`, so does every directory.
+    /// Builds the set from paths relative to the root. A path with a final slash includes everything in that directory;
+    /// with `recursive`, so does every directory.
     pub fn new(paths: impl IntoIterator<Item = Vec<u8>>, recursive: bool) -> Only {
         let mut only = Only::default();
         for path in paths {
@@ -114,39 +113,39 @@ impl Only {
         only
     }
 
-    /// Whether all that a directory has takes part.
+    /// Whether everything in a directory is transferred.
     fn has_contents(&self, path: &[u8]) -> bool {
         self.contents.contains(&b""[..])
             || self.contents.contains(path)
             || above(path).any(|one| self.contents.contains(one))
     }
 
-    /// The paths, if none of them stands for what is in a directory.
+    /// The listed paths, if none of them includes a whole directory; `None` otherwise.
     pub fn files(&self) -> Option<impl Iterator<Item = &[u8]>> {
         self.contents.is_empty().then(|| self.paths())
     }
 
-    /// The paths, in no order.
+    /// The listed paths, in no order.
     pub fn paths(&self) -> impl Iterator<Item = &[u8]> {
         self.paths.iter().map(Vec::as_slice)
     }
 }
 
-/// The listed paths that a walk has not come to.
+/// The listed paths that a walk has not found yet.
 #[derive(Clone, Debug, Default)]
 pub struct Missing {
     paths: HashSet<Vec<u8>>,
 }
 
 impl Missing {
-    /// None was come to yet.
+    /// Starts with all listed paths missing.
     pub fn of(selection: &Selection) -> Missing {
         let paths = selection.only.iter().flat_map(|only| only.paths.iter().cloned());
-        // The root is always there.
+        // The root always exists.
         Missing { paths: paths.filter(|path| !path.is_empty()).collect() }
     }
 
-    /// A path was come to, and so were the directories that it is in.
+    /// Records that a walk found a path, and so the directories above it.
     pub fn found(&mut self, path: &[u8]) {
         if !self.paths.is_empty() {
             for path in above(path).chain([path]) {
@@ -155,7 +154,7 @@ impl Missing {
         }
     }
 
-    /// The others, in order.
+    /// The paths that were not found, in order.
     pub fn paths(self) -> Vec<Vec<u8>> {
         let mut paths: Vec<_> = self.paths.into_iter().collect();
         paths.sort();
@@ -163,41 +162,41 @@ impl Missing {
     }
 }
 
-/// The directories that a path is in, without the root.
+/// The directories above a path, without the root.
 fn above(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| &path[..at])
 }
 
-/// Which paths beneath a root take part.
+/// Which paths beneath a root are transferred.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
-    /// The rules of `--include` and `--exclude`.
+    /// Rules of `--include` and `--exclude`.
     pub filters: Filters,
-    /// The paths of `--files-from`; `None`: all.
+    /// Paths of `--files-from`; `None` for all paths.
     pub only: Option<Only>,
 }
 
 impl Selection {
-    /// Whether everything takes part.
+    /// Whether every path is transferred.
     pub fn is_all(&self) -> bool {
         self.filters.is_empty() && self.only.is_none()
     }
 
-    /// Whether a walk enters a directory, all directories above which it has entered.
+    /// Whether a walk enters a directory, once it has entered all directories above it.
     pub fn enters(&self, path: &[u8]) -> bool {
         let is_wanted = self.only.as_ref().is_none_or(|only| only.above.contains(path) || only.has_contents(path));
-        // What only leads to a listed path is not asked, as copy has it.
+        // No rule is asked about a directory that only leads to a listed path, as in `copy`.
         let is_on_the_way = self.only.as_ref().is_some_and(|only| only.above.contains(path));
         is_wanted && (is_on_the_way || !self.filters.excludes(path, true))
     }
 
-    /// Whether a file takes part, all directories above which were entered.
+    /// Whether a file is transferred, once a walk has entered all directories above it.
     pub fn takes(&self, path: &[u8]) -> bool {
         let is_wanted = self.only.as_ref().is_none_or(|only| only.paths.contains(path) || only.has_contents(path));
         is_wanted && !self.filters.excludes(path, false)
     }
 
-    /// Whether a file takes part, judged with all directories that it is in.
+    /// Whether a file is transferred, with the rules applied to all directories above it as well.
     ///
     /// ```
     /// use fullbore_engine::filter::{Filters, Selection};
@@ -212,11 +211,11 @@ impl Selection {
     }
 }
 
-/// A comparison of a pattern without a slash at its beginning with a path or a name.
+/// Compares a pattern without a leading slash with a path or a name.
 type Compare = fn(&[u8], &[u8]) -> bool;
 
 fn matches(pattern: &[u8], path: &[u8], is_directory: bool) -> bool {
-    // A backslash is one, unless something has to be told from a wildcard.
+    // A backslash escapes only in a pattern with a wildcard.
     let is_wild = pattern.iter().any(|byte| matches!(byte, b'*' | b'?' | b'['));
     let compare: Compare = if is_wild { wild } else { |pattern, text| pattern == text };
     if pattern == b"/***" {
@@ -227,7 +226,7 @@ fn matches(pattern: &[u8], path: &[u8], is_directory: bool) -> bool {
         None => (pattern, false),
     };
     if whole {
-        // The directory itself, or anything below one that matches.
+        // The directory itself, or a path below a directory that matches.
         let mut ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
         return ends.any(|end| matches_one(pattern, &path[..end], compare))
             || is_directory && matches_one(pattern, path, compare);
@@ -238,13 +237,13 @@ fn matches(pattern: &[u8], path: &[u8], is_directory: bool) -> bool {
     }
 }
 
-/// A pattern without a slash at its end.
+/// Matches a pattern without a final slash.
 fn matches_one(pattern: &[u8], path: &[u8], compare: Compare) -> bool {
     if let Some(anchored) = pattern.strip_prefix(b"/") {
         return compare(anchored, path);
     }
     if pattern.starts_with(b"**") {
-        // What `**` stands for may be nothing, and the slash behind it that of the root.
+        // `**` may match nothing, and then the slash behind it is the root's.
         return compare(pattern, &[b"/", path].concat());
     }
     let has_slash = pattern.contains(&b'/') || pattern.windows(2).any(|pair| pair == b"**");
@@ -252,14 +251,14 @@ fn matches_one(pattern: &[u8], path: &[u8], compare: Compare) -> bool {
         let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
         return compare(pattern, name);
     }
-    // Not anchored: the end of the path, beginning behind any slash.
+    // Not anchored: compare with every suffix of the path that begins behind a slash.
     let starts =
         std::iter::once(0).chain(path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at + 1));
     starts.into_iter().any(|start| compare(pattern, &path[start..]))
 }
 
-/// Steps that one match may take: patterns of several `**` are matched by trying, and a hostile one
-/// must not take for ever. A guess, far above what written patterns need.
+/// Maximum number of steps of one match. Patterns with several `**` are matched by backtracking, and a hostile one must
+/// not take for ever. A guess, far above the need of real patterns.
 const STEPS: u32 = 100_000;
 
 fn wild(pattern: &[u8], text: &[u8]) -> bool {
@@ -301,17 +300,17 @@ fn wild_within(mut pattern: &[u8], mut text: &[u8], steps: &mut u32) -> bool {
     }
 }
 
-/// What stands between brackets.
+/// A character class in brackets.
 struct Class<'a> {
     inverted: bool,
     members: &'a [u8],
 }
 
-/// The class and what follows it; none if the bracket is never closed.
+/// Parses a class and returns it with the rest of the pattern; `None` if the bracket is never closed.
 fn class(text: &[u8]) -> Option<(Class<'_>, &[u8])> {
     let inverted = matches!(text.first(), Some(b'!' | b'^'));
     let text = if inverted { &text[1..] } else { text };
-    // A closing bracket in the first place is a member.
+    // A closing bracket in the first place is a member of the class.
     let mut at = usize::from(text.first() == Some(&b']'));
     loop {
         match text.get(at)? {

@@ -1,11 +1,10 @@
-//! The log of what was written: which parts of unfinished files are there, which files
-//! were finished. It is what a run that was killed is resumed from.
+//! The log from which a killed run resumes: which parts of unfinished files were written, and which files were
+//! finished.
 //!
-//! Records are only ever appended, each with its length and a checksum. A record that
-//! is torn ends the log; what is before it counts. A part of a file is logged after it
-//! was written, so the log never says more than the page cache holds; after a power
-//! cut, which empties the page cache, only what a checkpoint had made durable counts.
-//! The boot id tells the two apart.
+//! Records are only appended, each with its length and a checksum. A torn record ends the log; the records before it
+//! count. A part of a file is logged after it was written, so the log never claims more than the page cache holds. A
+//! power cut empties the page cache: after it, only records before the last checkpoint count. The boot id distinguishes
+//! the two cases.
 
 pub mod locked;
 mod record;
@@ -24,23 +23,22 @@ use crate::ranges::Ranges;
 use record::Record;
 pub use replay::Finished;
 
-/// Records wait in memory up to this many bytes before they are written: finished
-/// small files come twenty thousand a second, and each would cost a call. Losing the
-/// last ones costs a re-hash, no transfer.
+/// Records wait in memory up to this number of bytes before they are written. Twenty thousand small files may finish
+/// per second, and each would cost a call. Losing the last records costs a re-hash, not a transfer.
 const BUFFER_BYTES: usize = 16 << 10;
 
-/// Records kept in memory while the log cannot be written. A guess: 500 records.
+/// Bytes of records kept in memory while the log cannot be written. A guess: 500 records.
 const LOST_BYTES: usize = 64 << 10;
 
-/// The log is rewritten at a checkpoint when this much of it is about files that are
-/// finished or given up, and that is more than half. A guess.
+/// A checkpoint rewrites the log when at least this many of its bytes, and more than half, are about files that are
+/// finished or abandoned. A guess.
 const STALE_BYTES: u64 = 16 << 20;
 
-/// Unfinished files remembered at most. A guess: many more than can be in flight; the
-/// rest would be fetched from their beginning.
+/// Maximum number of unfinished files remembered. A guess, far above the number in flight; further files would be
+/// fetched from their beginning.
 const UNFINISHED_FILES: usize = 100_000;
 
-/// What the log is about.
+/// The log of one destination.
 #[derive(Debug)]
 pub struct Journal {
     inner: Mutex<Inner>,
@@ -48,7 +46,7 @@ pub struct Journal {
 
 #[derive(Debug)]
 struct Inner {
-    /// `None`: nothing is logged, nothing resumed.
+    /// `None`: nothing is logged or resumed.
     log: Option<Log>,
     unfinished: HashMap<String, Unfinished>,
     paths: HashMap<u32, String>,
@@ -63,12 +61,12 @@ struct Log {
     boot: String,
     /// Bytes of whole records in the file.
     bytes: u64,
-    /// Of them, bytes about files that no longer matter.
+    /// Bytes of records about files that no longer matter; part of `bytes`.
     stale_bytes: u64,
     buffer: Vec<u8>,
-    /// How often it was written anew: offsets of before mean nothing after.
+    /// Number of rewrites. Offsets from before a rewrite mean nothing after it.
     rewrites: u64,
-    /// After a write that could be neither finished nor taken back.
+    /// Set when a failed write could be neither completed nor undone.
     broken: bool,
 }
 
@@ -81,7 +79,7 @@ struct Unfinished {
     log_bytes: u64,
 }
 
-/// Remembers up to where the log went before a checkpoint's sync began.
+/// The end of the log when a checkpoint's sync began.
 #[derive(Debug, Clone, Copy)]
 #[must_use = "a checkpoint that is not completed proves nothing"]
 pub struct Checkpoint {
@@ -89,23 +87,23 @@ pub struct Checkpoint {
     rewrites: u64,
 }
 
-/// Names an unfinished file in the log.
+/// Number of an unfinished file in the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Key(u32);
 
 impl Journal {
-    /// A journal that keeps nothing, for what need not be resumed.
+    /// A journal that keeps nothing, for files that need not be resumed.
     pub fn none() -> Journal {
         Journal::with(None, HashMap::new(), 1)
     }
 
-    /// Opens or makes the log at `path` and takes up what it says: `finished` gets every
-    /// file finished since the last [`Journal::compact`], in order; with `trusted` false
-    /// when the machine went down before a checkpoint had covered it, so that its content
-    /// must be hashed again before it counts.
+    /// Opens or creates the log at `path` and reads it. `finished` receives every file finished since the last
+    /// [`Journal::compact`], in order. Its `trusted` argument is false if the machine went down before a checkpoint
+    /// covered the file: its content must then be hashed again.
     ///
     /// # Errors
-    /// When it cannot be read or written. Damage in it is no error.
+    /// [`FileError`] if the log cannot be opened, read, cut or rewritten. Damage in it is not an error: the log ends
+    /// there.
     pub fn open(root: &Arc<Root>, path: &str, finished: &mut dyn FnMut(Finished, bool)) -> Result<Journal, FileError> {
         let boot = boot_id();
         let mut replayed = replay::replay(root, path, &boot, finished)?;
@@ -113,8 +111,8 @@ impl Journal {
         if file.metadata().is_ok_and(|data| data.len() > replayed.bytes) {
             file.set_len(replayed.bytes).map_err(|error| FileError::io("mend", path, error))?;
         }
-        // Another boot, or a damaged log: written anew, so that no later checkpoint seems
-        // to cover what went before it. What was distrusted is gone from the log then.
+        // Another boot, or a damaged log: write it anew, so that no later checkpoint seems to cover the records before.
+        // Distrusted records are gone from the log then.
         let same_boot = !boot.is_empty() && replayed.boot.as_ref() == Some(&boot);
         let rewrite = replayed.bytes > 0 && !same_boot;
         let log = Log {
@@ -147,8 +145,8 @@ impl Journal {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Which bytes of an unfinished file were written, as far as the log knows; whether
-    /// the file is still there is for the caller to see.
+    /// Ranges of an unfinished file that were written, as far as the log knows. The caller must check that the file
+    /// still exists.
     pub fn present(&self, path: &str, size: u64, sha256: Sha256) -> Ranges {
         let inner = self.lock();
         match inner.unfinished.get(path) {
@@ -157,9 +155,8 @@ impl Journal {
         }
     }
 
-    /// Takes note of bytes that are there though nobody logged them: what another program has left.
-    /// They are held against the hash as all are. For a journal that keeps nothing; one with a log
-    /// believes its log alone.
+    /// Records ranges that are present although nobody logged them, such as a file left by another program. They are
+    /// hashed like all others. Only for a journal without a log; one with a log trusts the log alone.
     pub fn found(&self, path: &str, size: u64, sha256: Sha256, present: Ranges) {
         let mut inner = self.lock();
         if inner.log.is_some() {
@@ -172,16 +169,16 @@ impl Journal {
         inner.unfinished.insert(path.to_owned(), Unfinished { key: 0, size, sha256, present, log_bytes: 0 });
     }
 
-    /// Unfinished files in the log, for those who clean up.
+    /// Paths of the unfinished files in the log, for cleaning up.
     pub fn unfinished(&self) -> Vec<String> {
         self.lock().unfinished.keys().cloned().collect()
     }
 
-    /// Names an unfinished file. With `afresh`, or when the log knew other content of
-    /// that path, nothing of it is present.
+    /// Registers an unfinished file and returns its key. With `afresh`, or if the log knew other content at that path,
+    /// none of its bytes count as present.
     ///
     /// # Errors
-    /// When the log cannot be written.
+    /// [`FileError::Io`] if the log cannot be written.
     pub fn part(&self, path: &str, size: u64, sha256: Sha256, afresh: bool) -> Result<Key, FileError> {
         let mut inner = self.lock();
         if inner.log.is_none() {
@@ -210,7 +207,7 @@ impl Journal {
     /// Logs that these bytes of the file were written, and writes the log out.
     ///
     /// # Errors
-    /// When the log cannot be written.
+    /// [`FileError::Io`] if the log cannot be written.
     pub fn written(&self, key: Key, ranges: &[Range<u64>]) -> Result<(), FileError> {
         let mut guard = self.lock();
         let inner = &mut *guard;
@@ -228,11 +225,11 @@ impl Journal {
         inner.flush()
     }
 
-    /// Logs that nothing of the file is to be counted on any more. It is in the log when
-    /// this returns: the caller may now remove or cut the file.
+    /// Logs that nothing of the file counts any more. The record is in the log when this returns, so the caller may
+    /// remove or cut the file.
     ///
     /// # Errors
-    /// When the log cannot be written.
+    /// [`FileError::Io`] if the log cannot be written.
     pub fn forget(&self, key: Key) -> Result<(), FileError> {
         let mut inner = self.lock();
         inner.forget(key.0)?;
@@ -242,7 +239,7 @@ impl Journal {
     /// Logs that the file has its final name.
     ///
     /// # Errors
-    /// When the log cannot be written.
+    /// [`FileError::Io`] if the log cannot be written.
     pub fn finished(&self, path: &str, size: u64, sha256: Sha256) -> Result<(), FileError> {
         let mut inner = self.lock();
         if let Some(part) = inner.unfinished.remove(path) {
@@ -254,10 +251,10 @@ impl Journal {
         inner.append(&Record::Finished { size, sha256, path }).map(drop)
     }
 
-    /// Writes out what waits in memory.
+    /// Writes the records that wait in memory.
     ///
     /// # Errors
-    /// When the log cannot be written.
+    /// [`FileError::Io`] if the log cannot be written.
     pub fn flush(&self) -> Result<(), FileError> {
         self.lock().flush()
     }
@@ -265,7 +262,7 @@ impl Journal {
     /// To be called before the sync of a checkpoint.
     ///
     /// # Errors
-    /// When the log cannot be written.
+    /// [`FileError::Io`] if the log cannot be written.
     pub(crate) fn begin_checkpoint(&self) -> Result<Checkpoint, FileError> {
         let mut inner = self.lock();
         inner.flush()?;
@@ -273,11 +270,10 @@ impl Journal {
         Ok(Checkpoint { upto, rewrites })
     }
 
-    /// To be called when that sync has succeeded: all that was logged before it is now
-    /// safe from power cuts.
+    /// To be called when that sync has succeeded: all records logged before it are now safe from power cuts.
     ///
     /// # Errors
-    /// When the log cannot be written.
+    /// [`FileError::Io`] if the log cannot be written.
     pub(crate) fn complete_checkpoint(&self, checkpoint: Checkpoint) -> Result<(), FileError> {
         let mut inner = self.lock();
         if inner.log.as_ref().is_some_and(|log| log.rewrites != checkpoint.rewrites) {
@@ -291,10 +287,10 @@ impl Journal {
         if stale { self.rewrite_keeping_finished() } else { Ok(()) }
     }
 
-    /// Forgets the finished files: the caller has a better record of them, durably.
+    /// Drops the finished files: the caller now has a better, durable record of them.
     ///
     /// # Errors
-    /// When the log cannot be written anew; the old one stands then.
+    /// [`FileError`] if the log cannot be written anew; the old log stays then.
     pub fn compact(&self) -> Result<(), FileError> {
         self.rewrite(&mut |_| Ok(()))
     }
@@ -310,8 +306,8 @@ impl Journal {
         })
     }
 
-    /// Writes the log anew under a temporary name and puts it in place of the old one:
-    /// first the finished files that `finished` hands out, then what is in memory.
+    /// Writes the log anew under a temporary name and replaces the old one: first the finished files that `finished`
+    /// supplies, then the state in memory.
     fn rewrite(&self, finished: &mut KeepFinished<'_>) -> Result<(), FileError> {
         let mut guard = self.lock();
         let inner = &mut *guard;
@@ -336,7 +332,7 @@ impl Journal {
             }
             Ok(())
         })?;
-        // Durable before, durable now; said in the new log's offsets.
+        // Durable before, so durable now; expressed in offsets of the new log.
         Record::Mark { upto: durable_upto }.encode(&mut buffer);
         for (path, unfinished) in &mut inner.unfinished {
             let start = buffer.len();
@@ -349,7 +345,7 @@ impl Journal {
         }
         part.write_at(bytes, &buffer)?;
         bytes += buffer.len() as u64;
-        // The one small file that must not turn up empty after a power cut.
+        // An empty log after a power cut would lose everything, so this one small file is synced.
         durability::sync_file(&part, part.path())?;
         part.finish()?;
         log.file = log.root.open_append(&log.path)?;
@@ -359,7 +355,7 @@ impl Journal {
     }
 }
 
-/// Hands out finished files, each with whether it is durable already.
+/// Supplies finished files, each with whether it is durable already.
 type KeepFinished<'a> = dyn FnMut(&mut EmitFinished<'_>) -> Result<(), FileError> + 'a;
 type EmitFinished<'a> = dyn FnMut(&Record<'_>, bool) -> Result<(), FileError> + 'a;
 
@@ -376,7 +372,7 @@ impl Inner {
         self.append(&Record::Forget { key }).map(drop)
     }
 
-    /// Returns how many bytes the record has.
+    /// Appends the record and returns its length in bytes.
     fn append(&mut self, record: &Record<'_>) -> Result<u64, FileError> {
         let Some(log) = &mut self.log else {
             return Ok(0);
@@ -408,7 +404,7 @@ impl Inner {
             // Half a record would hide every later one.
             log.broken = log.file.set_len(log.bytes).is_err();
             if log.buffer.len() >= LOST_BYTES {
-                // The disk stays full. What is dropped costs transfers, never a wrong file.
+                // The disk stays full. Dropped records cost transfers, never a wrong file.
                 log.buffer.clear();
                 log.broken = true;
             }
@@ -422,13 +418,13 @@ impl Inner {
 
 impl Drop for Journal {
     fn drop(&mut self) {
-        // Whoever cares about errors has flushed before.
+        // A caller that cares about errors has flushed before.
         let _ = self.flush();
     }
 }
 
-/// How many whole records a log has from its beginning, and their bytes. For the fuzzer:
-/// [`Journal::open`] reads with the same parser.
+/// Number of whole records at the beginning of a log, and their bytes. For the fuzzer: [`Journal::open`] uses the same
+/// parser.
 pub fn whole_records(log: &[u8]) -> (usize, u64) {
     let Ok(Some(mut reader)) = record::Reader::new(log) else { return (0, 0) };
     let mut count = 0;
@@ -438,7 +434,7 @@ pub fn whole_records(log: &[u8]) -> (usize, u64) {
     (count, reader.bytes)
 }
 
-/// Identifies this run of the kernel: page-cache content of another one is gone.
+/// Identifies this boot of the kernel: page-cache content of an earlier boot is gone.
 fn boot_id() -> String {
     crate::machine::boot_id().chars().take(record::BOOT_BYTES).collect()
 }

@@ -1,13 +1,13 @@
-//! Where bytes from the network become files: written, hashed while they pass, and
-//! given their final name only when both size and SHA-256 are right.
+//! Turns bytes from the network into files: writes and hashes them, and gives a file its final name only if size and
+//! SHA-256 are right.
 //!
-//! Plain threads do the work, one per core; a file belongs to one of them. Bytes at the
-//! front of a file are hashed from memory. Bytes that come out of order (ranges from
-//! several hosts) are written, and read back from the page cache when the front reaches
-//! them. A file that turns out wrong keeps its data: each range gets a SHA-256 of its own,
-//! the caller has some ranges sent again from other hosts, and when the whole is right the
-//! landing tells whose bytes had differed. What was written is logged in a [`Journal`], so
-//! that a killed run goes on where it was.
+//! Plain threads do the work, one per core; each file belongs to one of them. Bytes at the front of a file are hashed
+//! from memory. Bytes that arrive out of order (ranges from several hosts) are written, and read back from the page
+//! cache when the front reaches them.
+//!
+//! A wrong file keeps its data. Each range gets a SHA-256 of its own, and the caller fetches some ranges again from
+//! other hosts. Once the whole file is right, the landing reports the sources whose bytes differed. Written ranges are
+//! logged in a [`Journal`], so that a killed run can resume.
 
 mod checkpoint;
 mod commits;
@@ -37,30 +37,30 @@ use checkpoint::Checkpoints;
 use commits::PendingCommits;
 use worker::Worker;
 
-/// Chunks that may wait before one thread. Their bytes are bounded by the window; this
-/// bounds small files. A guess: a millisecond's worth.
+/// Maximum number of chunks that wait for one thread. The window bounds their bytes; this bounds small files. A guess:
+/// work for a millisecond.
 const QUEUE_CHUNKS: usize = 256;
 
-/// Stands for a thread that has not been chosen yet.
+/// Marks a file whose thread has not been chosen yet.
 const NO_THREAD: usize = usize::MAX;
-/// Stands for a time that is not known.
+/// Marks an unknown modification time.
 const NO_TIME: i64 = i64::MIN;
 
-/// The source of bytes that an earlier run had fetched; nobody is to blame for them.
+/// Source number of bytes that an earlier run had fetched. No host is to blame for them.
 pub const RESUMED: u16 = u16::MAX;
 
-/// A file that is to come.
+/// A file that the landing is to receive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileSpec {
     /// Number of the file, chosen by the caller.
     pub item: u32,
-    /// Its final path beneath the target.
+    /// Final path beneath the target.
     pub path: String,
-    /// Its length in bytes, from a signed index.
+    /// Length in bytes, from a signed index.
     pub size: u64,
-    /// Its SHA-256, from a signed index.
+    /// SHA-256 of the content, from a signed index.
     pub sha256: Sha256,
-    /// Its time of last change, Unix seconds, where known.
+    /// Modification time in Unix seconds, if known.
     pub mtime: Option<i64>,
 }
 
@@ -69,97 +69,96 @@ pub struct FileSpec {
 pub struct Chunk {
     /// Number of the file that the bytes belong to.
     pub item: u32,
-    /// Where in it the bytes belong.
+    /// Offset of the bytes in the file.
     pub offset: u64,
     /// The bytes, as received from the source.
     pub data: Bytes,
-    /// Goes home when they are written and hashed.
+    /// Permit for the bytes; dropped when they are written and hashed.
     pub permit: Permit,
     /// Number of the source that sent the bytes, below [`RESUMED`].
     pub source: u16,
 }
 
-/// What the bytes of one source in one range hash to.
+/// SHA-256 of the bytes that one source sent in one range.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RangeDigest {
-    /// Which bytes of the file.
+    /// Byte range within the file.
     pub range: Range<u64>,
-    /// Who sent it, or [`RESUMED`].
+    /// Number of the source, or [`RESUMED`].
     pub source: u16,
-    /// The SHA-256 of these bytes alone.
+    /// SHA-256 of the bytes in `range` alone.
     pub sha256: Sha256,
 }
 
-/// What is sent again of a file that was wrong.
+/// Which part of a wrong file is fetched again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Retry {
-    /// All of it.
+    /// The whole file.
     Whole,
-    /// These ranges; the rest is kept.
+    /// These ranges; the other bytes are kept.
     Ranges(Vec<Range<u64>>),
 }
 
 /// Result of a file: verified, or the reason why not.
 #[derive(Debug)]
 pub enum Outcome {
-    /// It is right and has its final name.
+    /// The content is right and the file has its final name.
     Verified {
-        /// The file.
+        /// Number of the file.
         item: u32,
-        /// Whose bytes it is made of, [`RESUMED`] left out.
+        /// Sources whose bytes the file consists of, without [`RESUMED`].
         sources: Vec<u16>,
-        /// Who had sent other bytes before.
+        /// Sources that had sent different bytes before.
         culprits: Vec<u16>,
     },
-    /// All of it has come and it is wrong. It waits for [`Landing::retry`] or
-    /// [`Landing::abandon`].
+    /// All bytes have arrived and the hash is wrong. The file waits for [`Landing::retry`] or [`Landing::abandon`].
     Mismatch {
-        /// The file.
+        /// Number of the file.
         item: u32,
-        /// Its length.
+        /// Length of the file, in bytes.
         size: u64,
-        /// What it hashes to.
+        /// SHA-256 of the received content.
         got: Sha256,
-        /// The same per range and source, in order.
+        /// SHA-256 per range and source, in order.
         ranges: Vec<RangeDigest>,
     },
-    /// The destination failed; what was written stays for the next run.
+    /// The destination failed. The written bytes stay for the next run.
     Failed {
-        /// The file.
+        /// Number of the file.
         item: u32,
-        /// What went wrong.
+        /// Reason of the failure.
         cause: Cause,
     },
 }
 
-/// Why a file failed on this side.
+/// Why a file failed on this machine.
 #[derive(Debug, thiserror::Error)]
 pub enum Cause {
-    /// The destination refused.
+    /// The destination failed.
     #[error(transparent)]
     Target(#[from] TargetError),
-    /// Two files of one plan have one path.
+    /// Two files of one plan have the same path.
     #[error("{path}: another file of this run has the same path")]
     PathTaken {
-        /// The path.
+        /// Path of the file, beneath the target.
         path: String,
     },
-    /// The thread that wrote it has panicked: an error of this program.
+    /// The thread that wrote the file has panicked: a bug of this program.
     #[error("{path}: the thread that was writing it has failed")]
     ThreadFailed {
-        /// The path.
+        /// Path of the file, beneath the target.
         path: String,
     },
-    /// Somebody removed the unfinished file while we went on with it.
+    /// Somebody removed or cut the unfinished file while this run used it.
     #[error("{path}: its unfinished file has vanished")]
     Vanished {
-        /// The path.
+        /// Path of the file, beneath the target.
         path: String,
     },
 }
 
 impl Cause {
-    /// The kind of system error, when it is one.
+    /// The kind of the system's error; `None` for the other variants.
     pub fn kind(&self) -> Option<io::ErrorKind> {
         match self {
             Cause::Target(error) => error.kind(),
@@ -167,25 +166,25 @@ impl Cause {
         }
     }
 
-    /// Whether the destination is full or the quota used up.
+    /// Whether the error is a full destination or an exceeded quota.
     pub fn is_out_of_space(&self) -> bool {
         matches!(self, Cause::Target(error) if error.is_out_of_space())
     }
 }
 
-/// Why a landing cannot vouch for what it wrote.
+/// Why the files that a landing wrote may not be safe.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LandingError {
-    /// The sync of a checkpoint failed: files since the last good one are in doubt.
+    /// The sync of a checkpoint failed: files since the last successful checkpoint are in doubt.
     #[error("what was written may not be on the disk: {0}")]
     Sync(Arc<TargetError>),
-    /// The journal cannot be written: a killed run would fetch more again.
+    /// The journal cannot be written: after a kill, the next run would fetch more again.
     #[error("the journal cannot be written: {0}")]
     Journal(Arc<FileError>),
 }
 
-/// Takes files. Clones are handles to the same one.
+/// Receives files, on threads of its own. Clones are handles to the same landing.
 #[derive(Clone)]
 pub struct Landing {
     inner: Arc<Inner>,
@@ -200,27 +199,27 @@ struct Inner {
     kept: Box<ResumedLength>,
 }
 
-/// The length of an unfinished file from an earlier run.
+/// Returns the length of the unfinished file that an earlier run left at a path.
 type ResumedLength = dyn Fn(&str) -> Option<u64> + Send + Sync;
 
-/// A handle to one thread.
+/// Handle of one writer thread.
 struct WriterThread {
     chunks: Sender<Message>,
     load: Arc<Load>,
 }
 
-/// What waits for one thread.
+/// Work that waits for one writer thread.
 #[derive(Default)]
 struct Load {
-    /// Bytes handed over and not written.
+    /// Bytes handed over and not yet written.
     bytes: AtomicU64,
-    /// Bytes written and not hashed.
+    /// Bytes written and not yet hashed.
     put_off_bytes: AtomicU64,
     /// Commands of callers that must not wait. At most a few per unfinished file.
     commands: Mutex<Vec<Command>>,
 }
 
-/// What the threads share with each other and with the handles.
+/// State that the threads share with each other and with the handles.
 struct Shared {
     journal: Arc<Journal>,
     outcomes: UnboundedSender<Outcome>,
@@ -230,13 +229,13 @@ struct Shared {
     pending_commits: PendingCommits,
 }
 
-/// The files under way.
+/// The files in progress.
 #[derive(Default)]
 struct Registry {
     items: HashMap<u32, Arc<Entry>>,
     paths: HashMap<String, u32>,
-    /// Abandoned files that their thread still has open, with that thread: if the same
-    /// path is begun again, that must happen there, after the old file is closed.
+    /// Abandoned files that a thread still has open, with that thread. If the same path is begun again, the same thread
+    /// must do it, after it has closed the old file.
     leaving: HashMap<String, (usize, u32)>,
 }
 
@@ -248,51 +247,51 @@ struct Counters {
     files: AtomicU64,
 }
 
-/// What has been done so far.
+/// Counters of a landing since it was started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LandingCounts {
     /// Bytes written to the target, each counted once.
     pub written_bytes: u64,
-    /// Bytes that came for nothing: there already, or of files not under way.
+    /// Bytes received in vain: present already, or of a file not in progress.
     pub wasted_bytes: u64,
-    /// Bytes read back for hashing, because they came out of order or in an earlier run.
+    /// Bytes read back for hashing, because they arrived out of order or in an earlier run.
     pub reread_bytes: u64,
-    /// Files that were verified and have their names.
+    /// Number of files that were verified and have their names.
     pub files: u64,
 }
 
-/// A file under way, as everybody sees it.
+/// A file in progress, as all threads see it.
 struct Entry {
     spec: FileSpec,
     resumed: Vec<Range<u64>>,
     thread: AtomicUsize,
     mtime: AtomicI64,
-    /// How often it was retried: bytes handed over before a retry are no answer to it.
+    /// Number of retries. Bytes handed over before a retry do not count for it.
     round: AtomicU32,
-    /// It takes no more bytes: it is complete, it has failed, or nobody wants it any more.
+    /// The file takes no more bytes: it is complete, has failed, or was abandoned.
     closed: AtomicBool,
 }
 
 enum Message {
-    /// Bytes, and the round they belong to.
+    /// A chunk, and the round that it belongs to.
     Chunk(Arc<Entry>, u32, Chunk),
-    /// There are commands.
+    /// Wakes the thread for its commands.
     Wake,
 }
 
 enum Command {
     Start(Arc<Entry>),
-    /// Begins this round of the file.
+    /// Begins this round of the file (item, round, ranges).
     Retry(u32, u32, Retry),
     Abandon(Arc<Entry>),
     End,
 }
 
 impl Landing {
-    /// Starts `threads` threads (and one for checkpoints) that write to `target`.
+    /// Starts `threads` threads that write to `target`, and one for checkpoints.
     ///
     /// # Errors
-    /// When the system starts no more threads.
+    /// The system's error if a thread cannot be started.
     pub fn start<T: Target>(
         target: Arc<T>,
         journal: Arc<Journal>,
@@ -303,7 +302,7 @@ impl Landing {
         Landing::start_with(target, journal, threads, digest::streams_at_once(), ledger, outcomes)
     }
 
-    /// `side_by_side` files are hashed by a thread in the time of one.
+    /// As [`Landing::start`], with `side_by_side` streams hashed at once by each thread.
     fn start_with<T: Target>(
         target: Arc<T>,
         journal: Arc<Journal>,
@@ -342,8 +341,8 @@ impl Landing {
         Ok(Landing { inner: Arc::new(Inner { shared, writers, side_by_side, threads, checkpoints, kept }) })
     }
 
-    /// Which bytes of a file an earlier run has left, for those who plan what to ask for.
-    /// Never all of them: something is left to ask for, so that every file is begun.
+    /// Byte ranges of a file that an earlier run has left, for planning requests. Never the whole file: at least one
+    /// byte is left to request, so that every file is begun.
     pub fn present(&self, path: &str, size: u64, sha256: Sha256) -> Vec<Range<u64>> {
         let mut present = self.inner.shared.journal.present(path, size, sha256);
         if present.is_empty() {
@@ -357,8 +356,8 @@ impl Landing {
         present.as_slice().to_vec()
     }
 
-    /// Announces a file. Returns what [`Landing::present`] says of it; an impossible path
-    /// shows in its outcome. A file without bytes is finished by this alone.
+    /// Announces a file and returns its [`Landing::present`] ranges. An invalid path shows in its outcome. An empty
+    /// file needs nothing more.
     pub fn begin(&self, spec: FileSpec) -> Vec<Range<u64>> {
         let (item, size) = (spec.item, spec.size);
         let resumed = self.present(&spec.path, size, spec.sha256);
@@ -390,14 +389,14 @@ impl Landing {
         resumed
     }
 
-    /// Hands over bytes of a file that was begun; others are dropped. Waits while the
-    /// file's thread is behind.
+    /// Hands over bytes of a file that was begun; bytes of other files are dropped. Waits while the queue of the file's
+    /// thread is full.
     pub async fn chunk(&self, chunk: Chunk) {
         self.reserve(chunk.item).await.take(chunk);
     }
 
-    /// Waits while the file's thread is behind: for those who must know, before they say of bytes
-    /// that they have come, that nothing can keep them from the landing any more.
+    /// Waits for a slot in the queue of the file's thread. A caller reserves before it acknowledges bytes: afterwards,
+    /// nothing can keep them from the landing.
     pub async fn reserve(&self, item: u32) -> ChunkSlot<'_> {
         let shared = &*self.inner.shared;
         let Some(entry) = shared.entry(item) else { return ChunkSlot { shared, to: None } };
@@ -411,14 +410,14 @@ impl Landing {
         }
     }
 
-    /// Sets the time of last change, as an answer told it; counts until the file is done.
+    /// Sets the modification time that an answer gave. It has an effect until the file is done.
     pub fn set_mtime(&self, item: u32, unix_s: i64) {
         if let Some(entry) = self.inner.shared.entry(item) {
             entry.mtime.store(unix_s, Ordering::Relaxed);
         }
     }
 
-    /// After a mismatch: has the landing take bytes again. Never waits.
+    /// Accepts bytes again after [`Outcome::Mismatch`]. Never waits.
     pub fn retry(&self, item: u32, retry: Retry) {
         if let Some(entry) = self.inner.shared.entry(item) {
             let round = entry.round.fetch_add(1, Ordering::AcqRel) + 1;
@@ -426,9 +425,8 @@ impl Landing {
         }
     }
 
-    /// Nobody wants the file any more. What may be right of it stays for the next run;
-    /// what was found wrong is removed. There is no outcome. Never waits. False when the file is not
-    /// under way: if it was begun, its outcome is out.
+    /// Abandons a file. Bytes that may be right stay for the next run; a file found wrong is removed. There is no
+    /// outcome. Never waits. False if the file is not in progress: if it was begun, its outcome was already sent.
     pub fn abandon(&self, item: u32) -> bool {
         let Some(entry) = self.inner.shared.entry(item) else { return false };
         let thread = self.thread_of(&entry);
@@ -439,17 +437,17 @@ impl Landing {
         left
     }
 
-    /// Makes everything finished so far as durable as the target promises, now.
-    /// Blocks: for a plain thread.
+    /// Makes all files finished so far as durable as the target promises. Blocks; call it on a plain thread.
     ///
     /// # Errors
-    /// This sync or an earlier one has failed, or the journal.
+    /// [`LandingError::Sync`] if this sync or an earlier one failed; [`LandingError::Journal`] if a write to the
+    /// journal failed.
     pub fn checkpoint(&self) -> Result<(), LandingError> {
         self.inner.checkpoints.now()?;
         self.inner.shared.journal_result()
     }
 
-    /// Returns the counters since the landing was made.
+    /// Returns the counters since the landing was started.
     pub fn counts(&self) -> LandingCounts {
         let counters = &self.inner.shared.counters;
         LandingCounts {
@@ -460,18 +458,19 @@ impl Landing {
         }
     }
 
-    /// Ends the threads after what they have been handed, logs what is unfinished, and
-    /// takes a last checkpoint if anything came at all. Blocks: for a plain thread.
+    /// Ends the threads after the work handed to them, logs the unfinished files, and takes a last checkpoint if any
+    /// bytes arrived. Blocks; call it on a plain thread.
     ///
     /// # Errors
-    /// A [`LandingError`] if the last sync, an earlier sync, or a write to the journal has failed.
+    /// [`LandingError::Sync`] if the last sync or an earlier one failed; [`LandingError::Journal`] if a write to the
+    /// journal failed.
     pub fn finish(&self) -> Result<(), LandingError> {
         for writer in &self.inner.writers {
             writer.send(Command::End);
         }
         let threads = std::mem::take(&mut *locked(&self.inner.threads));
         for thread in threads {
-            // A panic there is reported by its message; what it had is in the journal.
+            // The panic hook has printed a panic of the thread; its written ranges are in the journal.
             let _ = thread.join();
         }
         self.inner.shared.wait_for_commits();
@@ -479,7 +478,7 @@ impl Landing {
         let result = if counts.files > 0 || counts.written_bytes > 0 {
             self.checkpoint()
         } else {
-            // A sync would only wait for what other programs have written to the same file system.
+            // A sync would only wait for other programs' writes to the same file system.
             self.inner.checkpoints.so_far().and_then(|()| self.inner.shared.journal_result())
         };
         self.inner.checkpoints.end();
@@ -494,7 +493,7 @@ impl Landing {
         }
     }
 
-    /// The file's thread, chosen at its first bytes.
+    /// Returns the file's thread, which is chosen at its first bytes.
     fn thread_of(&self, entry: &Entry) -> usize {
         let chosen = entry.thread.load(Ordering::Acquire);
         if chosen != NO_THREAD {
@@ -502,7 +501,7 @@ impl Landing {
         }
         let waiting = self.inner.writers.iter().map(|writer| writer.load.waiting_bytes());
         let thread = hashing::thread_for_new(self.inner.side_by_side, waiting);
-        // Several connections may bring the file's first bytes at once.
+        // Several connections may receive the file's first bytes at once.
         match entry.thread.compare_exchange(NO_THREAD, thread, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => thread,
             Err(chosen) => chosen,
@@ -513,7 +512,7 @@ impl Landing {
 /// A reserved slot for one chunk of a file in the queue of its thread.
 pub struct ChunkSlot<'a> {
     shared: &'a Shared,
-    /// None where nobody waits for bytes of the file.
+    /// `None` if the file is not in progress.
     to: Option<(Arc<Entry>, &'a Load, pipeline::Slot<'a, Message>)>,
 }
 
@@ -540,7 +539,7 @@ impl Load {
 impl WriterThread {
     fn send(&self, command: Command) {
         locked(&self.load.commands).push(command);
-        // Full means that the thread has messages, after which it takes its commands.
+        // A full queue has messages, and the thread takes its commands after each.
         let _ = self.chunks.try_send(Message::Wake);
     }
 }
@@ -554,7 +553,7 @@ impl Shared {
         self.registry().items.get(&item).cloned()
     }
 
-    /// Takes a file out of those under way.
+    /// Removes a file from those in progress.
     fn close(&self, item: u32) -> Option<Arc<Entry>> {
         let mut registry = self.registry();
         let entry = registry.items.remove(&item)?;
@@ -563,7 +562,7 @@ impl Shared {
         Some(entry)
     }
 
-    /// Takes an abandoned file out of those under way; false when it is out already.
+    /// Removes an abandoned file from those in progress; false when it was removed already.
     fn leave(&self, entry: &Entry, thread: usize) -> bool {
         let mut registry = self.registry();
         let (item, path) = (entry.spec.item, &entry.spec.path);
@@ -576,7 +575,7 @@ impl Shared {
         true
     }
 
-    /// The thread of an abandoned file has closed it.
+    /// Records that the thread of an abandoned file has closed it.
     fn left(&self, entry: &Entry) {
         let mut registry = self.registry();
         if registry.leaving.get(&entry.spec.path).is_some_and(|(_, item)| *item == entry.spec.item) {
@@ -584,7 +583,7 @@ impl Shared {
         }
     }
 
-    /// Its thread is gone. After the end of all threads nobody hears of it, and nobody needs to.
+    /// Reports a file whose thread is gone. After the end of all threads nobody receives it, and nobody needs to.
     fn thread_failed(&self, item: u32) {
         if let Some(entry) = self.close(item) {
             let path = entry.spec.path.clone();
@@ -592,7 +591,7 @@ impl Shared {
         }
     }
 
-    /// Whose files these are.
+    /// Numbers of the files that belong to a thread.
     fn items_of(&self, thread: usize) -> Vec<u32> {
         let registry = self.registry();
         let own = |entry: &Entry| entry.thread.load(Ordering::Acquire) == thread;
@@ -600,7 +599,7 @@ impl Shared {
     }
 
     fn tell(&self, outcome: Outcome) {
-        // The caller may have gone, as after an interrupt.
+        // The caller may be gone, as after an interrupt.
         let _ = self.outcomes.send(outcome);
     }
 
@@ -618,7 +617,7 @@ impl Shared {
     }
 }
 
-/// What is behind these locks is whole after every statement.
+/// The data behind these locks is consistent after every statement, so a poisoned lock is still good.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -48,9 +48,10 @@
 
 #![warn(unreachable_pub)]
 
-// Errors are `#[non_exhaustive]`. Events, phases, error kinds and limits are not: whoever shows them must handle each.
+// Errors are `#[non_exhaustive]`. Events, phases, error kinds and limits are not, because code that shows them must
+// handle each.
 
-/// The version of fullbore, as in the package.
+/// Version of fullbore, from the package.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 pub mod buffers;
@@ -77,5 +78,5 @@ pub mod units;
 pub mod verdict;
 pub mod window;
 
-// A crate of its own, so that the formats need no engine.
+// A separate crate, so that the formats need no engine.
 pub use fullbore_digest as digest;

@@ -1,4 +1,4 @@
-//! What the kernel tells of this machine: which boot it is, and what is mounted where.
+//! Facts about this machine from the kernel: the id of the boot, and the mounts.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// The kernel's id of this boot (random(4)); empty where it has none, as in some containers.
+/// The kernel's id of this boot (random(4)); empty where it is not available, as in some containers.
 pub fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map_or_else(|_| String::new(), |id| id.trim().to_owned())
 }
 
-/// Time since the machine was started, with the times in which it was suspended: an `Instant` leaves them out on Linux.
+/// Time since the machine started, including time suspended. An `Instant` does not count suspended time on Linux.
 pub fn since_boot() -> Duration {
     let now = clock_gettime(ClockId::Boottime);
     Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
@@ -21,11 +21,11 @@ pub fn since_boot() -> Duration {
 /// A mount as in `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// Its own number, as descriptors have it in `/proc/self/fdinfo`.
+    /// Number of the mount, as in `/proc/self/fdinfo`.
     pub id: u64,
-    /// `MAJOR:MINOR` of the device, as `st_dev` of files on it: the same for all mounts of one file system.
+    /// `MAJOR:MINOR` of the device, as in `st_dev` of its files. It is the same for all mounts of one file system.
     pub device: String,
-    /// The directory of the file system that is mounted.
+    /// Directory of the file system that is mounted.
     pub root: String,
     /// Path of the mount point, absolute.
     pub path: PathBuf,
@@ -38,12 +38,12 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Whether the file system has this option.
+    /// Whether the file system is mounted with this option.
     pub fn has_option(&self, option: &str) -> bool {
         self.options.split(',').any(|own| own == option)
     }
 
-    /// `ID PARENT MAJOR:MINOR ROOT PATH OPTIONS [FIELD…] - KIND SOURCE SUPEROPTIONS`.
+    /// Parses `ID PARENT MAJOR:MINOR ROOT PATH OPTIONS [FIELD…] - KIND SOURCE SUPEROPTIONS`.
     fn parse(line: &[u8]) -> Option<Mount> {
         let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
         let dash = fields.iter().position(|field| *field == b"-")?;
@@ -60,12 +60,12 @@ impl Mount {
     }
 }
 
-/// Reads a table of mounts; lines that make no sense are left out. Of two mounts on one path the later one is on top.
+/// Parses a table of mounts; malformed lines are skipped. Of two mounts on one path, the later one is on top.
 pub fn mounts(table: &[u8]) -> Vec<Mount> {
     table.split(|byte| *byte == b'\n').filter_map(Mount::parse).collect()
 }
 
-/// The kernel writes space, tab, newline and backslash as a backslash and three octal digits.
+/// Decodes a field: the kernel writes space, tab, newline and backslash as a backslash and three octal digits.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let (mut plain, mut at) = (Vec::with_capacity(field.len()), 0);
     while let Some(byte) = field.get(at) {

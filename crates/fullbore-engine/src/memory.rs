@@ -1,19 +1,20 @@
-//! How much memory a list may take that a peer fills, and that has to be kept whole.
+//! Memory limit for a list that a peer fills and that must be kept whole.
 //!
-//! Some lists grow with a tree or a bucket, so no constant can bound them, but this machine's memory can. A peer that
-//! lists without an end is left before it takes that memory away from others.
+//! Some lists grow with a tree or a bucket, so no constant can bound them, but this machine's memory can. A run leaves
+//! a peer that lists without end, before the list takes memory away from other programs.
 
-/// The share of this machine's memory that such a list may take: one part of so many. A guess; half of a million files in
-/// flight of a copy, with their attributes, take 200 MB.
+/// Divisor of this machine's memory: such a list may take a fourth. A guess; half of a million files in flight of a
+/// copy, with their attributes, take 200 MB.
 const MEMORY_SHARE: u64 = 4;
 
-/// What it may take at least, in bytes: a machine with less than 4 GiB swaps before it refuses an honest peer.
+/// The limit is at least this, in bytes: a machine with less than 4 GiB swaps before it refuses an honest peer.
 const LEAST_BYTES: u64 = 1 << 30;
 
-/// What a place in a map or list costs beside its key and value, in bytes: a guess, with what the allocator adds.
+/// Overhead of an entry in a map or list beside its key and value, in bytes. A guess that includes the allocator's
+/// share.
 pub const PLACE_BYTES: u64 = 64;
 
-/// The bytes that one such list may take.
+/// Maximum size of one such list, in bytes.
 pub fn list_bytes_max() -> u64 {
     let memory = rustix::system::sysinfo();
     #[allow(clippy::unnecessary_cast, reason = "32 bits on some machines")]

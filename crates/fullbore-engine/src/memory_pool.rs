@@ -1,13 +1,13 @@
-//! Memory for content, used again. Memory given back to the kernel returns page by page, each at the cost of a fault and
-//! of zeros that nobody reads: a sixth of all processor time of an upload to a grid (measured: 100 MB, 3-of-10).
+//! A pool of memory for content. Memory returned to the kernel comes back page by page, each at the cost of a page
+//! fault and of zeroing. That took a sixth of all processor time of an upload to a grid (measured: 100 MB, 3-of-10).
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Buffers kept. Those in use are bounded by the window; these are the idle ones.
+/// Maximum number of idle buffers. The window bounds those in use.
 const KEPT: usize = 64;
 
-/// From this size on buffers have one of few capacities, so that one fits in another's place: a record, or a block, and
-/// its header.
+/// From this size on, buffers have one of few capacities, so that one can serve in another's place. It is the size of a
+/// record or a block, with its header.
 const LARGE_BYTES: usize = 64 << 10;
 const CAPACITY_STEP_BYTES: usize = (1 << 20) + LARGE_BYTES;
 
@@ -22,29 +22,30 @@ pub struct MemoryPool {
 }
 
 impl MemoryPool {
-    /// A buffer of `length` bytes of any content.
+    /// Returns a buffer of `length` bytes with arbitrary content.
     pub fn take(&self, length: usize) -> Vec<u8> {
         let (found, useless) = {
             let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
             match idle.iter().rposition(|buffer| buffer.capacity() >= length) {
                 Some(place) => (Some(idle.swap_remove(place)), None),
-                // One that is too small goes for each new one, so that idle buffers do not outgrow those in use.
+                // For each new buffer, one that is too small is dropped, so that idle buffers do not outgrow those in
+                // use.
                 None => (None, idle.pop()),
             }
         };
         drop(useless);
-        // The kernel's zeros are free, `resize` would write them.
+        // The kernel's zeros are free; `resize` would write them.
         let mut buffer = found.unwrap_or_else(|| vec![0; capacity(length)]);
         buffer.resize(length, 0);
         buffer
     }
 
-    /// An idle buffer, or an empty one.
+    /// Returns an idle buffer, or an empty one.
     pub fn take_idle(&self) -> Vec<u8> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
     }
 
-    /// Returns a buffer to the pool, for the next caller.
+    /// Returns a buffer to the pool.
     pub fn give(&self, buffer: Vec<u8>) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.len() < KEPT && buffer.capacity() > 0 {

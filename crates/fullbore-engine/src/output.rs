@@ -1,7 +1,7 @@
-//! A single file that a command writes: under a temporary name beside it, until all of it is there.
+//! A single file that a command writes, under a temporary name beside the final one until it is complete.
 //!
-//! Whoever begins the next one for the same place removes what killed runs have left ([`temporary::remove_abandoned`]),
-//! or takes it up ([`Output::resume_as_before`]).
+//! The next run that begins a file at the same place removes what killed runs have left
+//! ([`temporary::remove_abandoned`]), or resumes it ([`Output::resume_as_before`]).
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata, OpenOptions};
@@ -14,25 +14,25 @@ use crate::files::note;
 use crate::files::tree::{Mtime, set_times};
 use crate::temporary;
 
-/// The mode of files that everybody may read, less what the umask takes away.
+/// Mode 0666 of files that everybody may read, before the umask.
 pub const FOR_ALL: u32 = 0o666;
 
-/// The mode of files that are for their owner alone.
+/// Mode 0600 of files for their owner alone.
 pub const PRIVATE: u32 = 0o600;
 
-/// How temporary names end.
+/// Suffix of temporary names.
 const ENDING: &str = ".part";
 
-/// Bytes of a name that its temporary name repeats.
+/// Maximum number of bytes of the final name that its temporary name repeats.
 const NAME_BYTES_MAX: usize = 200;
 
-/// A file that has no name yet. Without [`Output::publish`] nothing is left of it.
+/// A file that has no final name yet. Unless [`Output::publish`] or [`Output::keep`] is called, dropping it removes it.
 #[derive(Debug)]
 pub struct Output {
     path: PathBuf,
     part: PathBuf,
     file: File,
-    /// The temporary name is gone, or is to stay.
+    /// Do not remove the temporary name: it was renamed, or is to stay.
     stays: bool,
 }
 
@@ -40,7 +40,8 @@ impl Output {
     /// Begins a file that will be at `path`.
     ///
     /// # Errors
-    /// When it cannot be made, or [`place`] refuses.
+    /// [`io::ErrorKind::InvalidInput`] if `path` has no file name; the errors of [`place`]; the system's error if the
+    /// temporary file cannot be created beside it.
     pub fn begin(path: &Path, mode: u32) -> io::Result<Output> {
         Output::begin_or_resume(path, mode, false)
     }
@@ -51,7 +52,7 @@ impl Output {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "is not the name of a file"));
         };
         let mut begin = std::ffi::OsString::from(".");
-        // Names have 255 bytes at most, this one too.
+        // A name has at most 255 bytes, including a temporary one.
         begin.push(OsStr::from_bytes(&name.as_bytes()[..name.len().min(NAME_BYTES_MAX)]));
         begin.push(".");
         let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -69,11 +70,11 @@ impl Output {
         Ok(Output { path, part, file, stays: false })
     }
 
-    /// As [`Output::begin`]. A file that is replaced passes on its mode, and its owner where we may give files away; a
-    /// new one is [`FOR_ALL`].
+    /// As [`Output::begin`]. If a file is replaced, the new one gets its mode, and its owner where the system allows
+    /// that; otherwise it gets [`FOR_ALL`].
     ///
     /// # Errors
-    /// As [`Output::begin`].
+    /// As [`Output::begin`], and the system's error if the mode cannot be set.
     pub fn begin_as_before(path: &Path) -> io::Result<Output> {
         Output::begin(path, FOR_ALL)?.with_old_mode()
     }
@@ -82,7 +83,7 @@ impl Output {
     /// any.
     ///
     /// # Errors
-    /// As [`Output::begin`].
+    /// As [`Output::begin_as_before`].
     pub fn resume_as_before(path: &Path) -> io::Result<Output> {
         Output::begin_or_resume(path, FOR_ALL, true)?.with_old_mode()
     }
@@ -92,9 +93,9 @@ impl Output {
         if let Ok(before) = fs::symlink_metadata(&output.path)
             .and_then(|about| if about.is_file() { Ok(about) } else { Err(io::ErrorKind::NotFound.into()) })
         {
-            // Only root may; without it the file is ours, like any new one.
+            // Only root may change the owner; otherwise the file is ours, like any new one.
             let _ = std::os::unix::fs::fchown(&output.file, Some(before.uid()), Some(before.gid()));
-            // Bits that lend somebody's rights were meant for the old content.
+            // Set-user-id and set-group-id bits were meant for the old content.
             output.file.set_permissions(fs::Permissions::from_mode(before.mode() & 0o777))?;
         }
         Ok(output)
@@ -105,7 +106,7 @@ impl Output {
         &self.file
     }
 
-    /// Where it is until then: for programs that write it by its name.
+    /// Path of the temporary file, for programs that write to a name.
     pub fn part(&self) -> &Path {
         &self.part
     }
@@ -115,15 +116,15 @@ impl Output {
         &self.path
     }
 
-    /// Sets the time of last change of the content.
+    /// Sets the modification time of the file.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// The error of `futimens`, unchanged.
     pub fn set_mtime(&self, mtime: Mtime) -> io::Result<()> {
         Ok(set_times(&self.file, mtime)?)
     }
 
-    /// Waits until all of it is on the disk.
+    /// Waits until all content is on the disk.
     ///
     /// # Errors
     /// The error of `fsync`: the content may not be on the disk.
@@ -134,7 +135,7 @@ impl Output {
     /// Renames the temporary file to its final path.
     ///
     /// # Errors
-    /// When the kernel refuses; nothing is left of it then.
+    /// The error of `rename`; the temporary file is removed then.
     pub fn publish(mut self) -> io::Result<()> {
         note::clear(&self.file);
         fs::rename(&self.part, &self.path)?;
@@ -142,20 +143,20 @@ impl Output {
         Ok(())
     }
 
-    /// Leaves the unfinished file to a run that takes it up.
+    /// Leaves the unfinished file to a run that resumes it.
     pub fn keep(mut self) {
         self.stays = true;
     }
 
-    /// The version of the content that an earlier run has noted.
+    /// Version of the content as noted by an earlier run, such as an ETag.
     pub fn version(&self) -> Option<String> {
         note::get(&self.file)
     }
 
-    /// Forgets all content.
+    /// Discards all content.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// The error of `ftruncate`, unchanged.
     pub fn start_over(&self) -> io::Result<()> {
         note::clear(&self.file);
         self.file.set_len(0)
@@ -173,23 +174,25 @@ impl Drop for Output {
 /// Writes a whole file: a reader finds the old or the new one.
 ///
 /// # Errors
-/// The error of the system if the temporary file cannot be created ([`Output::begin`]), written or renamed. An old file
-/// at `path` stays as it was then.
+/// The system's error if the temporary file cannot be created ([`Output::begin`]), written or renamed. An old file at
+/// `path` stays then.
 pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let output = Output::begin(path, FOR_ALL)?;
     output.file().write_all(bytes)?;
     output.publish()
 }
 
-/// Links followed at most, as the kernel has it (path_resolution(7)).
+/// Maximum number of symbolic links followed, as in the kernel (path_resolution(7)).
 const LINKS_MAX: usize = 40;
 
-/// Where a file that is to be at `path` may be put by a rename: there, or where a link there leads.
+/// Resolves symbolic links at `path` to the place where a rename may put a file.
 ///
 /// # Errors
-/// Something else than a file is there, or a link that leads to a device or to what a process has open: a rename would
-/// make a plain file of `/dev/null` or `/dev/stdout`, for the whole machine. Likewise a stranger's link in a directory
-/// like /tmp, which the kernel would not follow either.
+/// - [`io::ErrorKind::Other`] if the place is not a regular file, or lies in `/dev` or `/proc`. A rename would replace
+///   `/dev/null` or `/dev/stdout` by a plain file, for the whole machine.
+/// - [`io::ErrorKind::PermissionDenied`] for another user's link in a directory like /tmp, which the kernel would not
+///   follow either.
+/// - [`io::ErrorKind::Other`] for a chain of more than 40 links; the system's error if a link cannot be read.
 pub fn place(path: &Path) -> io::Result<PathBuf> {
     let mut place = path.to_owned();
     for _ in 0..LINKS_MAX {

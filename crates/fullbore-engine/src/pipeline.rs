@@ -1,11 +1,9 @@
-//! Timed channels between stages.
+//! Bounded channels between stages, with timed waits.
 //!
-//! A channel tries first and reads the clock only when it has to wait: a
-//! waiting sender is blocked, a waiting receiver is starved. Each end may be
-//! used from async code or from a plain thread. When the senders are gone the
-//! receiver gets what is left and then the end; when the receiver is gone,
-//! senders get their item back. So an error in any stage ends the others in
-//! both directions, without a framework.
+//! A channel reads the clock only when it has to wait: a waiting sender counts as blocked, a waiting receiver as
+//! starved. Each end may be used from async code or from a plain thread. When all senders are gone, the receiver gets
+//! the remaining items and then the end. When the receiver is gone, senders get their item back. So an error in any
+//! stage ends the others in both directions, without a framework.
 
 use std::sync::Arc;
 
@@ -14,15 +12,14 @@ use tokio::sync::mpsc::error::{TryRecvError, TrySendError};
 
 use crate::stage::StageClock;
 
-/// A bounded channel from one stage to the next. Waits of senders count as
-/// blocked on `from`, waits of the receiver as starved on `to`. A capacity of
-/// zero is taken as one.
+/// Creates a bounded channel from one stage to the next. Waits of senders count as blocked on `from`, waits of the
+/// receiver as starved on `to`. A capacity of zero is taken as one.
 pub fn channel<T>(capacity: usize, from: &Arc<StageClock>, to: &Arc<StageClock>) -> (Sender<T>, Receiver<T>) {
     let (sender, receiver) = mpsc::channel(capacity.max(1));
     (Sender { inner: sender, clock: from.clone() }, Receiver { inner: receiver, clock: to.clone() })
 }
 
-/// The next stage is gone; the item comes back.
+/// The receiver is gone, or the channel is full; the item comes back.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the next stage of the pipeline has ended")]
 pub struct Closed<T>(pub T);
@@ -55,7 +52,7 @@ impl<T> Sender<T> {
         }
     }
 
-    /// Sends from a plain thread. Panics within an async task, as tokio's own does.
+    /// Sends from a plain thread. Panics within an async task, like tokio's `blocking_send`.
     ///
     /// # Errors
     /// [`Closed`] with the item if the receiver is gone.
@@ -82,10 +79,11 @@ impl<T> Sender<T> {
         }
     }
 
-    /// Sends if there is room now; gives the item back otherwise.
+    /// Sends an item if there is room; never waits.
     ///
     /// # Errors
-    /// [`Closed`] with the item if the channel is full or the receiver is gone; [`Sender::is_closed`] tells which.
+    /// [`Closed`] with the item if the channel is full or the receiver is gone; [`Sender::is_closed`] distinguishes the
+    /// two.
     pub fn try_send(&self, item: T) -> Result<(), Closed<T>> {
         self.inner.try_send(item).map_err(|error| Closed(error.into_inner()))
     }
@@ -107,7 +105,7 @@ pub struct Receiver<T> {
 }
 
 impl<T> Receiver<T> {
-    /// Receives in async code; none when all senders are gone and all is received.
+    /// Receives in async code; `None` when all senders are gone and all items are received.
     pub async fn recv(&mut self) -> Option<T> {
         match self.inner.try_recv() {
             Ok(item) => Some(item),
@@ -116,7 +114,8 @@ impl<T> Receiver<T> {
         }
     }
 
-    /// Receives on a plain thread. Panics within an async task, as tokio's own does.
+    /// Receives on a plain thread; `None` as in [`Receiver::recv`]. Panics within an async task, like tokio's
+    /// `blocking_recv`.
     pub fn recv_blocking(&mut self) -> Option<T> {
         match self.inner.try_recv() {
             Ok(item) => Some(item),
@@ -133,12 +132,12 @@ impl<T> Receiver<T> {
         self.inner.is_empty()
     }
 
-    /// Takes nothing more; what was sent before can still be received.
+    /// Closes the channel for senders; items sent before can still be received.
     pub fn close(&mut self) {
         self.inner.close();
     }
 
-    /// An item if there is one now.
+    /// Returns an item if one is there now; never waits.
     pub fn try_recv(&mut self) -> Option<T> {
         self.inner.try_recv().ok()
     }

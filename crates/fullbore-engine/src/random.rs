@@ -1,9 +1,9 @@
-//! Bytes of chance from the kernel: keys, secrets, names of journals.
+//! Random bytes from the kernel, for keys, secrets and names of journals.
 
 /// Returns `N` unpredictable bytes from the kernel's generator.
 ///
 /// # Panics
-/// When the kernel gives none, which no supported kernel does.
+/// If the kernel's generator fails, which does not happen on a supported kernel.
 pub fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).expect("the kernel gives random bytes");

@@ -1,7 +1,7 @@
-//! A set of byte ranges: which parts of a file are there.
+//! A set of byte ranges: which parts of a file are present.
 //!
-//! Sorted, disjoint, touching neighbours merged. A file that comes in order has one
-//! range; one that comes from several hosts has about as many as requests in flight.
+//! Ranges are sorted and disjoint; touching neighbours are merged. A file that arrives in order has one range. A file
+//! from several hosts has about as many as requests in flight.
 
 use std::ops::Range;
 
@@ -10,12 +10,12 @@ use std::ops::Range;
 pub struct Ranges(Vec<Range<u64>>);
 
 impl Ranges {
-    /// Makes a set that has no bytes.
+    /// Creates an empty set.
     pub fn new() -> Ranges {
         Ranges::default()
     }
 
-    /// The ranges in ascending order; none touch.
+    /// The ranges in ascending order; no two touch.
     pub fn as_slice(&self) -> &[Range<u64>] {
         &self.0
     }
@@ -25,17 +25,17 @@ impl Ranges {
         self.0.iter().map(|range| range.end - range.start).sum()
     }
 
-    /// Whether the set has no bytes.
+    /// Whether the set contains no byte.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether all bytes of `range` are there.
+    /// Whether the set contains all bytes of `range`.
     pub fn contains(&self, range: &Range<u64>) -> bool {
         range.is_empty() || self.end_of_run(range.start) >= range.end
     }
 
-    /// The end of the run of bytes that starts at `offset`; `offset` if none does.
+    /// End of the range that contains `offset`; `offset` itself if none does.
     pub fn end_of_run(&self, offset: u64) -> u64 {
         let after = self.0.partition_point(|range| range.end <= offset);
         match self.0.get(after) {
@@ -44,7 +44,7 @@ impl Ranges {
         }
     }
 
-    /// Whether any byte of `range` is there.
+    /// Whether the set contains any byte of `range`.
     pub(crate) fn overlaps(&self, range: &Range<u64>) -> bool {
         let first = self.0.partition_point(|old| old.end <= range.start);
         !range.is_empty() && self.0.get(first).is_some_and(|old| old.start < range.end)
@@ -55,7 +55,7 @@ impl Ranges {
         if range.is_empty() {
             return;
         }
-        // Everything that touches the new range becomes one with it.
+        // Every range that touches the new one is merged with it.
         let first = self.0.partition_point(|old| old.end < range.start);
         let after = self.0.partition_point(|old| old.start <= range.end);
         if first == after {
@@ -84,7 +84,7 @@ impl Ranges {
         self.0.splice(first..after, rest);
     }
 
-    /// The parts of `range` that are not there, in order.
+    /// The parts of `range` that the set lacks, in ascending order.
     pub fn missing(&self, range: Range<u64>) -> Vec<Range<u64>> {
         let mut gaps = Vec::new();
         let mut at = range.start;
@@ -128,7 +128,9 @@ mod tests {
     proptest! {
         /// The same as a row of flags, whatever is put in and taken out.
         #[test]
-        fn as_a_row_of_flags(steps in proptest::collection::vec((any::<bool>(), 0_u64..64, 0_u64..20), 0..40)) {
+        fn ranges_are_those_of_a_row_of_flags(
+            steps in proptest::collection::vec((any::<bool>(), 0_u64..64, 0_u64..20), 0..40),
+        ) {
             let mut ranges = Ranges::new();
             let mut flags = [false; 96];
             for (add, start, len) in steps {

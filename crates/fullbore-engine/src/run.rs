@@ -1,8 +1,7 @@
-//! The frame of a run, which all commands share: what they tell while they run, how they fail, and what is reported at
-//! the end.
+//! The frame of a run, shared by all commands: progress events, errors, and the report at the end.
 //!
-//! A command takes its settings and an [`Events`] to tell of its progress, and gives back a [`Report`] or a
-//! [`CommandError`]. It prints nothing: whoever called it renders all three.
+//! A command takes its settings and an [`Events`] receiver for its progress, and returns a [`Report`] or a
+//! [`CommandError`]. It prints nothing: its caller renders all three.
 
 pub mod checked;
 pub mod costs;

@@ -1,15 +1,14 @@
 //! Stage clocks: where each role of the pipeline spends its time.
 //!
-//! A role that runs on threads has waits (starved: nothing to receive; blocked:
-//! nobody takes what it sends) and device time (calls wrapped in `device`).
-//! Its CPU time and its waits for a core are read by the sampler from the
-//! kernel, per thread, so no thread clock is read per item. A role that runs
-//! as async tasks has no busy clock; it records how long it was ready before
-//! it was polled, how long polls took, and how often a socket was found empty
-//! or full. Every wait is tried first: the clock is read only when it fails.
+//! A role on threads records waits (starved: nothing to receive; blocked: nobody takes its output) and device time
+//! (calls wrapped in `device`). The sampler reads its CPU time and its waits for a core from the kernel, per thread, so
+//! no thread clock is read per item.
 //!
-//! All clocks of a run hang on one [`Ledger`]. A ledger made by
-//! [`Ledger::off`] hands out clocks that measure nothing.
+//! A role of async tasks has no busy clock. It records how long tasks were ready before they were polled, how long
+//! polls took, and how often a socket was empty or full. Every wait is tried first: the clock is read only if the try
+//! fails.
+//!
+//! All clocks of a run belong to one [`Ledger`]. A ledger made by [`Ledger::off`] has clocks that measure nothing.
 
 mod ledger;
 mod network;
@@ -30,10 +29,10 @@ use slot::{Activity, Slot};
 use task::TaskCounters;
 pub use timed::TimedStage;
 
-/// Identifies a clock in the list that each thread keeps of its slots.
+/// Next number of a clock; each thread keeps its slots by these numbers.
 static NEXT_STAGE: AtomicU64 = AtomicU64::new(1);
 
-/// The clock of one role. Shared by all threads or tasks that play it.
+/// The clock of one role, shared by all its threads or tasks.
 #[derive(Debug)]
 pub struct StageClock {
     id: u64,
@@ -61,7 +60,7 @@ impl StageClock {
         }
     }
 
-    /// The role's name, as it appears in reports.
+    /// Name of the role, as in reports.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -100,8 +99,8 @@ impl StageClock {
         }
     }
 
-    /// Runs a call that may sleep in the kernel for a device: open, write,
-    /// read, sync, rename. Its CPU share is taken out again by the sampler.
+    /// Runs a call that may sleep in the kernel for a device: open, write, read, sync, rename. The sampler subtracts
+    /// its CPU time.
     pub fn device<R>(&self, call: impl FnOnce() -> R) -> R {
         if !self.on {
             return call();
@@ -109,13 +108,12 @@ impl StageClock {
         self.measured(Activity::Device, false, call)
     }
 
-    /// Runs a wait for input that could not be had at once (plain threads).
+    /// Times a wait for input, on a plain thread.
     pub fn starved_in<R>(&self, wait: impl FnOnce() -> R) -> R {
         self.waiting(Activity::Starved, wait)
     }
 
-    /// Runs a wait for somebody who takes the output (plain threads): a full
-    /// channel, a window without permits.
+    /// Times a wait for a taker of the output, on a plain thread: a full channel, a window without permits.
     pub fn blocked_in<R>(&self, wait: impl FnOnce() -> R) -> R {
         self.waiting(Activity::Blocked, wait)
     }
@@ -124,7 +122,7 @@ impl StageClock {
         if !self.on {
             return wait();
         }
-        // A thread that waits in a channel of a role and has no role yet plays this one.
+        // A thread without a role that waits in a channel of this role adopts it.
         self.measured(activity, self.kind == Kind::Thread, wait)
     }
 
@@ -139,8 +137,8 @@ impl StageClock {
         result
     }
 
-    /// The slot of the calling thread; made on first use. With `adopt`, the
-    /// thread's CPU time counts for this role unless it has one already.
+    /// Calls `use_slot` with the slot of the calling thread, which is created on first use. With `adopt`, the thread's
+    /// CPU time counts for this role unless it has a role already.
     #[inline]
     fn with_slot<R: Default>(&self, adopt: bool, use_slot: impl FnOnce(&Slot) -> R) -> R {
         slot::with_slot(self, adopt, use_slot)
@@ -150,7 +148,7 @@ impl StageClock {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The sum of all threads and tasks so far, waits under way included.
+    /// The sum of all threads and tasks so far, including waits in progress.
     pub fn reading(&self) -> StageReading {
         let slots = self.slots();
         let now_ns = self.now_ns();
@@ -164,8 +162,8 @@ impl StageClock {
         reading
     }
 
-    /// Readings per thread. Threads that have ended are handed out a last time
-    /// and then kept only as a sum, so a run of many short threads stays small.
+    /// Readings per thread. Threads that have ended are returned a last time and then kept only as a sum, so a run of
+    /// many short threads stays small.
     pub(crate) fn thread_readings(&self) -> Vec<ThreadReading> {
         let mut slots = self.slots();
         let now_ns = self.now_ns();
@@ -184,7 +182,7 @@ impl StageClock {
         readings
     }
 
-    /// Only what tasks counted; the sampler adds the threads one by one.
+    /// The counters of tasks only; the sampler adds the threads one by one.
     pub(crate) fn task_reading(&self) -> StageReading {
         let mut reading = StageReading::new(&self.name, self.kind);
         self.task.add_to(&mut reading, self.now_ns());
@@ -192,13 +190,13 @@ impl StageClock {
     }
 }
 
-/// While it lives, the calling thread's CPU time counts for a role; see [`StageClock::enter`].
+/// Guard: while it exists, the calling thread's CPU time counts for a role. See [`StageClock::enter`].
 #[derive(Debug)]
 #[must_use = "the role ends when the guard is dropped"]
 pub struct Entered {
     slot: Option<Arc<Slot>>,
     before: Option<Arc<Slot>>,
-    /// Bound to its thread.
+    /// Keeps the guard on its thread.
     not_send: std::marker::PhantomData<*const ()>,
 }
 

@@ -1,9 +1,8 @@
-//! Where verified content goes: a directory today, an object store later.
+//! Destination of verified content: a directory or an object store.
 //!
-//! A [`Target`] takes content piece by piece under no visible name, makes it visible
-//! only against a [`Verified`] proof, and gives further names in the order asked for.
-//! Nothing in it supposes a rename: an object store completes an upload where a
-//! directory renames a `.part` file.
+//! A [`Target`] takes content piece by piece under no visible name, and makes it visible only with a [`Verified`]
+//! proof. It gives further names in the order of the request. Nothing in it assumes a rename: an object store completes
+//! an upload where a directory renames a `.part` file.
 
 pub mod faults;
 pub mod in_place;
@@ -19,51 +18,51 @@ use crate::durability::{Barrier, Durability, WriteBack};
 use crate::files::{FileError, PartFile, Root};
 pub use pending::{Committed, PendingResult, Promise};
 
-/// What a target could not do.
+/// Why an operation on a target failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TargetError {
-    /// A file beneath a directory.
+    /// A file operation in a directory failed.
     #[error(transparent)]
     File(#[from] FileError),
-    /// Content whose length is not the one that was proven.
+    /// The content's length differs from the proven length.
     #[error("{path}: {actual} bytes are there, {expected} were verified")]
     Length {
-        /// The path.
+        /// Path of the content, beneath the target's root.
         path: String,
-        /// Bytes there.
+        /// Length of the content, in bytes.
         actual: u64,
-        /// Bytes that the proof is about.
+        /// Length in the proof, in bytes.
         expected: u64,
     },
-    /// A name to be published refers to content that is not there.
+    /// A name to be published refers to content that does not exist.
     #[error("{path}: nothing there to publish as {name}")]
     NothingToPublish {
-        /// The content's path.
+        /// Path of the missing content.
         path: String,
-        /// The name it should have got.
+        /// The name that it should get.
         name: String,
     },
-    /// Other content has the name, and this run is not to replace it.
+    /// Other content has the name, and this run may not replace it.
     #[error("{path}: the destination has other content there")]
     Occupied {
-        /// The path.
+        /// Path of the existing content.
         path: String,
     },
-    /// Anything else, at a target that is no directory.
+    /// Another failure, of a target that is not a directory.
     #[error("cannot {operation} {path}: {source}")]
     Io {
-        /// What was attempted, as a verb.
+        /// The operation, as a verb phrase such as `write`.
         operation: &'static str,
-        /// The path.
+        /// Path of the content, beneath the target's root.
         path: String,
-        /// What went wrong.
+        /// The underlying error.
         source: io::Error,
     },
 }
 
 impl TargetError {
-    /// The kind of system error, when it is one.
+    /// The kind of the system's error; `None` if it is not one.
     pub fn kind(&self) -> Option<io::ErrorKind> {
         match self {
             TargetError::File(error) => error.kind(),
@@ -72,7 +71,7 @@ impl TargetError {
         }
     }
 
-    /// Whether the destination is full or the quota used up.
+    /// Whether the error is a full destination or an exceeded quota.
     pub fn is_out_of_space(&self) -> bool {
         matches!(self.kind(), Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
     }
@@ -81,28 +80,28 @@ impl TargetError {
 /// A step of publishing. Paths are beneath the target's root.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Name {
-    /// A second name for content that is there; replaces what has it, in one step.
+    /// A second name for existing content; replaces an entry of that name in one step.
     Link {
-        /// Content that is there.
+        /// Path of the existing content.
         from: String,
-        /// Its further name.
+        /// The further name.
         to: String,
     },
-    /// A symbolic link; stores without them keep a redirection or nothing.
+    /// A symbolic link. A store without links keeps a redirection or nothing.
     Symlink {
-        /// What it says, relative to its own directory.
+        /// Target of the link, relative to the link's directory.
         target: String,
-        /// Its path.
+        /// Path of the link.
         link: String,
     },
-    /// Takes a name away; fine when nothing has it.
+    /// Removes a name; a missing one is no error.
     Remove {
-        /// The path.
+        /// The name to remove.
         path: String,
     },
 }
 
-/// Content that is there, opened for reading.
+/// Visible content, opened for reading.
 pub type Content = Box<dyn io::Read + Send>;
 
 /// A destination. Operations block; they run on plain threads.
@@ -110,71 +109,71 @@ pub trait Target: Send + Sync + 'static {
     /// Unfinished content. Dropping it leaves it to be resumed.
     type Part: Send + 'static;
 
-    /// Starts content for `path` afresh, in place of older unfinished one. Its size in bytes and its hash are those that it
-    /// is to have: a target may send it on while it is written.
+    /// Begins content for `path` afresh; older unfinished content is replaced. `size` in bytes and `sha256` are the
+    /// expected values: a target may send the content on while it is written.
     ///
     /// # Errors
-    /// Impossible paths, a full destination.
+    /// [`TargetError`] if the path is invalid or is the name of unfinished content, or if the destination refuses, such
+    /// as a full disk.
     fn begin(&self, path: &str, size: u64, sha256: Sha256) -> Result<Self::Part, TargetError>;
 
-    /// Takes up unfinished content; `None` when there is none.
+    /// Resumes unfinished content; `None` when there is none.
     ///
     /// # Errors
-    /// As [`Target::begin`].
+    /// As [`Target::begin`], and [`TargetError`] if the unfinished content cannot be opened.
     fn resume(&self, path: &str, size: u64) -> Result<Option<Self::Part>, TargetError>;
 
-    /// Length of the unfinished content for `path` (with holes), `None` without any.
-    /// Quick enough to be called from async code.
+    /// Length of the unfinished content for `path`, holes included; `None` when there is none. Quick enough for async
+    /// code.
     ///
     /// # Errors
-    /// When the target cannot tell.
+    /// [`TargetError`] if the path is invalid or the target cannot look it up.
     fn kept(&self, path: &str) -> Result<Option<u64>, TargetError>;
 
     /// Writes `data` at `offset`.
     ///
     /// # Errors
-    /// A full or broken destination.
+    /// [`TargetError`] if the write fails, such as on a full or broken disk.
     fn write_at(&self, part: &mut Self::Part, offset: u64, data: &[u8]) -> Result<(), TargetError>;
 
-    /// Reads back what was written; fewer bytes than asked for at the end.
+    /// Reads back written content; fewer bytes than requested at the end.
     ///
     /// # Errors
-    /// A broken destination.
+    /// [`TargetError`] if the read fails, such as on a broken disk.
     fn read_at(&self, part: &mut Self::Part, offset: u64, buffer: &mut [u8]) -> Result<usize, TargetError>;
 
-    /// Makes verified content visible under its path. `mtime` in Unix seconds. A target
-    /// that needs a round trip does not keep its caller waiting: it tells later.
+    /// Makes verified content visible under its path. `mtime` is in Unix seconds. A target that needs a round trip does
+    /// not block: it returns [`Committed::Later`].
     ///
     /// # Errors
-    /// Content of another length than proven; a full or broken destination, at once or
-    /// later. Nothing is visible then, and unfinished content that can be resumed is
-    /// still there.
+    /// [`TargetError::Length`] if the content's length is not the proven one; other variants if the destination
+    /// refuses, at once or later. Nothing is visible then, and unfinished content that can be resumed is kept.
     fn commit(&self, part: Self::Part, proof: &Verified, mtime: Option<i64>) -> Result<Committed, TargetError>;
 
     /// Removes unfinished content.
     ///
     /// # Errors
-    /// When the target refuses.
+    /// [`TargetError`] if the target refuses to remove it.
     fn abandon(&self, part: Self::Part) -> Result<(), TargetError>;
 
-    /// Opens visible content, with its length; `None` when there is none.
+    /// Opens visible content, with its length in bytes; `None` when there is none.
     ///
     /// # Errors
-    /// When something else than content has the name.
+    /// [`TargetError`] if the entry is not content (such as a symbolic link or directory), or cannot be opened.
     fn open(&self, path: &str) -> Result<Option<(Content, u64)>, TargetError>;
 
-    /// Returns when everything committed so far is as durable as the target promises;
-    /// `false` when it promises nothing.
+    /// Returns when everything committed so far is as durable as the target promises; `false` when it promises nothing.
     ///
     /// # Errors
-    /// Write errors since the last barrier.
+    /// [`TargetError`] for write errors since the last barrier.
     fn barrier(&self) -> Result<bool, TargetError>;
 
-    /// Gives names in this order, after a barrier and with one behind it. Before the
-    /// first, all content they refer to is looked for.
+    /// Publishes names in this order, with a barrier before and one after. Before the first name, all content that they
+    /// refer to is looked up.
     ///
     /// # Errors
-    /// Missing content (nothing is changed then), refusals.
+    /// [`TargetError::NothingToPublish`] for missing content; nothing is changed then. [`TargetError::Occupied`] and
+    /// other variants if the target refuses a name.
     fn publish(&self, names: &[Name]) -> Result<(), TargetError>;
 }
 
@@ -193,7 +192,7 @@ pub struct LocalPart {
 }
 
 impl LocalTarget {
-    /// The directory `root`, written with this durability.
+    /// Creates a target that writes to `root` with this durability.
     pub fn new(root: Arc<Root>, durability: Durability) -> LocalTarget {
         let barrier = Barrier::new(root.clone(), durability);
         LocalTarget { root, barrier }
@@ -204,17 +203,17 @@ impl LocalTarget {
         &self.root
     }
 
-    /// When this target syncs what it has written.
+    /// When the target syncs its writes.
     pub fn durability(&self) -> Durability {
         self.barrier.durability()
     }
 }
 
-/// Gives a file the length that was proven, and its time.
+/// Sets a file's length and modification time as proven.
 fn complete(file: &PartFile, proof: &Verified, mtime: Option<i64>) -> Result<(), TargetError> {
     let (actual, expected) = (file.size()?, proof.size());
     if actual > expected {
-        // Left over from a longer file of that name which was once begun.
+        // Bytes left over from a longer file of that name, begun earlier.
         file.set_size(expected)?;
     } else if actual < expected {
         return Err(TargetError::Length { path: file.path().to_owned(), actual, expected });
@@ -297,7 +296,7 @@ impl Target for LocalTarget {
 
 #[cfg(test)]
 mod tests {
-    //! What every target must do, run on the directory and on the store in memory.
+    //! Behaviour required of every target, tested on the directory and on the store in memory.
 
     use super::memory::MemoryTarget;
     use super::*;

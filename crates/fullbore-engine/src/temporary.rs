@@ -1,8 +1,8 @@
-//! Names for what is made in a directory where others may write as well: they cannot be foreseen, so that nobody else has
-//! put a directory or a link there before.
+//! Unpredictable names for files and directories made where others may write as well, so that nobody can put a
+//! directory or a link there before.
 //!
-//! No later run meets such a name again, so what a killed run leaves would stay for ever. Whoever makes one locks it
-//! ([`keep`]) until it is gone or has its final name; [`remove_abandoned`] takes away those that nobody locks.
+//! No later run meets such a name again, so files of a killed run would stay for ever. The creator therefore locks its
+//! entry ([`keep`]) until it is gone or renamed; [`remove_abandoned`] removes entries that nobody locks.
 
 use std::collections::hash_map::RandomState;
 use std::ffi::{OsStr, OsString};
@@ -15,30 +15,30 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
-/// Names tried. Of 2^64 names, two in a row that are there are no accident.
+/// Maximum number of names tried. Two collisions in a row among 2^64 names are no accident.
 const TRIES: usize = 16;
 
-/// The sticky bit: names in such a directory belong to the owners of what they name.
+/// The sticky bit: only the owner of an entry may rename or remove it in such a directory.
 const STICKY: u32 = 0o1000;
 
-/// Whoever else may write to a directory.
+/// Write permission for group and others.
 const WRITTEN_BY_OTHERS: u32 = 0o022;
 
-/// 16 characters that nobody can foresee.
+/// Returns 16 unpredictable hexadecimal digits.
 pub fn unforeseen() -> String {
-    // Its keys are random ones of the system.
+    // RandomState has random keys from the system.
     format!("{:016x}", RandomState::new().hash_one(()))
 }
 
-/// Whether this may have come from [`unforeseen`].
+/// Whether this may be a result of [`unforeseen`].
 fn is_unforeseen(name: &[u8]) -> bool {
     name.len() == 16 && name.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// Calls `make` with names, `before` and `after` a part that cannot be foreseen, until one was not there.
+/// Calls `make` with names of the form `before`, 16 unpredictable digits, `after`, until a name did not exist.
 ///
 /// # Errors
-/// The error of `make`; `AlreadyExists` only after several names that all existed.
+/// The error of `make`; `AlreadyExists` only if 16 names in a row existed.
 pub fn with_name<T>(before: &OsStr, after: &str, make: impl Fn(&OsStr) -> io::Result<T>) -> io::Result<T> {
     let mut made = Err(io::ErrorKind::AlreadyExists.into());
     for _ in 0..TRIES {
@@ -53,10 +53,10 @@ pub fn with_name<T>(before: &OsStr, after: &str, make: impl Fn(&OsStr) -> io::Re
     made
 }
 
-/// Makes a directory of mode 0700 whose name begins so.
+/// Creates a directory with mode 0700 in `below`, with a name that begins with `begin`.
 ///
 /// # Errors
-/// The error of the system if it cannot create a directory in `below`.
+/// The system's error if no directory can be created in `below`.
 pub fn directory(below: &Path, begin: &OsStr) -> io::Result<PathBuf> {
     with_name(begin, "", |name| {
         let path = below.join(name);
@@ -64,15 +64,15 @@ pub fn directory(below: &Path, begin: &OsStr) -> io::Result<PathBuf> {
     })
 }
 
-/// Makes a directory of mode 0700 whose name begins so. It is locked until the file, which is the directory, is closed.
+/// As [`directory`], locked until the returned file, which is the open directory, is closed.
 ///
 /// # Errors
-/// The error of the system if it cannot create a directory in `below`.
+/// The system's error if no directory can be created in `below`.
 pub fn kept_directory(below: &Path, begin: &OsStr) -> io::Result<(PathBuf, File)> {
     with_name(begin, "", |name| {
         let path = below.join(name);
         DirBuilder::new().mode(0o700).create(&path)?;
-        // As by `keep`: somebody has taken it for abandoned before it was even opened.
+        // As in `keep`: another process took it for abandoned before it was opened.
         let taken = |error: io::Error| match error.kind() {
             io::ErrorKind::NotFound => io::ErrorKind::AlreadyExists.into(),
             _ => error,
@@ -83,12 +83,13 @@ pub fn kept_directory(below: &Path, begin: &OsStr) -> io::Result<(PathBuf, File)
     })
 }
 
-/// Locks what was just made at `path`, until `file` and its duplicates are closed.
+/// Locks a newly created entry at `path`, until `file` and its duplicates are closed. Where the file system has no
+/// locks, nothing is locked.
 ///
 /// # Errors
-/// `AlreadyExists` if somebody has taken it for abandoned before it was locked: another name is to be tried.
+/// `AlreadyExists` if another process removed it as abandoned before it was locked: try another name.
 pub fn keep(file: &File, path: &Path) -> io::Result<()> {
-    // Not everywhere there are locks; then nothing is taken for abandoned either.
+    // Where there are no locks, nothing counts as abandoned either.
     let is_locked = file.lock().is_ok();
     if is_locked && !is_same(&file.metadata()?, path) {
         return Err(io::ErrorKind::AlreadyExists.into());
@@ -96,14 +97,14 @@ pub fn keep(file: &File, path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// What [`with_name`] has named so, of our own user, opened; whether somebody keeps it is not looked at.
+/// Entries named by [`with_name`] and owned by this user, opened; they may be locked by another process.
 fn named(
     below: &Path,
     before: &OsStr,
     after: &str,
     how: &mut OpenOptions,
 ) -> impl Iterator<Item = (PathBuf, File, Metadata)> {
-    // What others have put there as a pipe or a link neither stops us nor leads us elsewhere.
+    // A pipe or a link that others put there must neither block us nor lead us elsewhere.
     how.read(true).custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32);
     fs::read_dir(below).into_iter().flatten().flatten().filter_map(move |entry| {
         let name = entry.file_name();
@@ -119,8 +120,8 @@ fn named(
     })
 }
 
-/// Removes files, or directories, of our own user that [`with_name`] has named so and nobody keeps. What cannot be removed
-/// stays.
+/// Removes files or directories of this user that [`with_name`] named and nobody locks. Entries that cannot be removed
+/// stay.
 pub fn remove_abandoned(below: &Path, before: &OsStr, after: &str, is_kind: fn(&Metadata) -> bool) {
     for (path, file, about) in named(below, before, after, &mut OpenOptions::new()) {
         if is_kind(&about) && file.try_lock().is_ok() {
@@ -129,13 +130,13 @@ pub fn remove_abandoned(below: &Path, before: &OsStr, after: &str, is_kind: fn(&
     }
 }
 
-/// Takes over what [`with_name`] has named so and nobody keeps: of several files the largest, locked, with its path.
+/// Takes over the largest file that [`with_name`] named and nobody locks: locked, with its path.
 pub fn take_abandoned(below: &Path, before: &OsStr, after: &str) -> Option<(PathBuf, File)> {
     let mut largest: Option<(u64, PathBuf, File)> = None;
     for (path, file, about) in named(below, before, after, OpenOptions::new().write(true)) {
         let is_file = about.is_file() && about.nlink() == 1;
         let is_larger = largest.as_ref().is_none_or(|(size, ..)| about.len() > *size);
-        // Looked at again under the lock: another process may have given it its name meanwhile.
+        // Check again under the lock: another process may have given it its final name meanwhile.
         if is_file && is_larger && file.try_lock().is_ok() && is_same(&about, &path) {
             largest = Some((about.len(), path, file));
         }
@@ -143,17 +144,17 @@ pub fn take_abandoned(below: &Path, before: &OsStr, after: &str) -> Option<(Path
     largest.map(|(_, path, file)| (path, file))
 }
 
-/// Whether a name is the one of this file.
+/// Whether `path` still refers to this file.
 fn is_same(file: &Metadata, path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|name| (name.dev(), name.ino()) == (file.dev(), file.ino()))
 }
 
-/// Whether the symbolic link `path` may be followed by a program that reads it itself: in a sticky directory where others
-/// may write, only one of our own or of the directory's owner, as the kernel has it (proc_sys_fs(5),
+/// Whether a program may follow the symbolic link `path` that it reads itself. In a sticky directory where others may
+/// write, only our own links and those of the directory's owner may be followed, as in the kernel (proc_sys_fs(5),
 /// `protected_symlinks`).
 ///
 /// # Errors
-/// The link or its directory cannot be looked at.
+/// The error of lstat(2) or stat(2) if the link or its directory cannot be examined.
 pub fn may_follow(path: &Path) -> io::Result<bool> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let (link, directory) = (fs::symlink_metadata(path)?, fs::metadata(parent)?);

@@ -1,6 +1,6 @@
-//! What the arguments of `put` name: files, and directories with all that is in them, each directory before what is in it.
+//! The walk of `put`: files, and directories with everything in them, each directory before its entries.
 //!
-//! Links, unfinished files and the private state of mirrors are left out; who calls says how the latter is called.
+//! Links, unfinished files and the private state of mirrors are left out. The caller names the state directory.
 
 pub mod found;
 
@@ -22,23 +22,23 @@ use found::{Found, Root};
 /// One directory, file or other entry that the walk found.
 #[derive(Debug, Clone)]
 pub enum Item {
-    /// A file.
+    /// A file to store.
     File {
-        /// Where it is.
+        /// Path of the file.
         path: PathBuf,
-        /// Its directory, as a position in the list; none for arguments.
+        /// Index of its directory in [`Listing::items`]; none for arguments.
         parent: Option<usize>,
-        /// How it is opened; none for arguments, which may be links and pipes.
+        /// How to open the file; none for arguments, which may be links and pipes.
         found: Option<Found>,
     },
-    /// A directory; its children name it as their parent.
+    /// A directory to store; its entries name it as their parent.
     Directory {
-        /// Where it is.
+        /// Path of the directory.
         path: PathBuf,
-        /// Its own directory.
+        /// Index of its own directory in [`Listing::items`]; none for arguments.
         parent: Option<usize>,
     },
-    /// Stdin.
+    /// Standard input, given as `-`.
     Stdin,
 }
 
@@ -51,7 +51,7 @@ impl Item {
         }
     }
 
-    /// The directory that it is in, if that is put as well.
+    /// Index of the directory that contains the entry, if it is stored as well.
     pub fn parent(&self) -> Option<usize> {
         match self {
             Item::File { parent, .. } | Item::Directory { parent, .. } => *parent,
@@ -60,25 +60,26 @@ impl Item {
     }
 }
 
-/// Levels of directories: the kernel's limit on paths is reached before.
+/// Maximum depth of directories. Paths usually hit the kernel's limit first.
 const DEPTH_MAX: usize = 2000;
 
-/// Entries that are listed beneath followed links. Links to siblings multiply; a guess at what no mirror reaches.
+/// Maximum number of entries listed behind followed links. Links to siblings multiply; a guess at more than any mirror
+/// has.
 const FOLLOWED_MAX: usize = 4 << 20;
 
-/// The names of a mirror's own directories; without them nothing is a mirror.
+/// Names of a mirror's own directories; if they are empty, nothing counts as a mirror.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MirrorNames {
-    /// The directory in which a mirror keeps its private state.
+    /// Name of the directory in which a mirror keeps its private state.
     pub state: String,
-    /// The directory of its snapshots.
+    /// Name of the directory with its snapshots.
     pub snapshots: String,
 }
 
 /// How the walk treats links and mirrors.
 #[derive(Debug, Clone, Default)]
 pub struct Choice {
-    /// By which names mirrors are known.
+    /// Directory names by which mirrors are recognised.
     pub mirrors: MirrorNames,
     /// Follow symbolic links that end within the argument.
     pub copy_links: bool,
@@ -88,31 +89,31 @@ pub struct Choice {
     pub selection: Selection,
 }
 
-/// What the walk found.
+/// Result of a walk.
 #[derive(Debug, Default)]
 pub struct Listing {
-    /// What is to be put.
+    /// Entries to store, each directory before its entries.
     pub items: Vec<Item>,
-    /// Links, special files and unfinished files that are not put.
+    /// Links, special files and unfinished files that are left out, with the reason.
     pub left_out: Vec<(PathBuf, &'static str)>,
-    /// What `--exclude` and `--files-from` leave out. Directories stand for all that is in them.
+    /// Paths that `--exclude` and `--files-from` leave out. A directory stands for everything in it.
     pub excluded: Vec<PathBuf>,
-    /// What could not be read.
+    /// Paths that could not be read, with the errors.
     pub unreadable: Vec<(PathBuf, io::Error)>,
     /// Roots of mirrors; a directory within a mirror counts as one.
     pub mirrors: Vec<PathBuf>,
-    /// Private state and unfinished files of mirrors, which are never put.
+    /// Private state and unfinished files of mirrors, which are never stored.
     pub private: Vec<PathBuf>,
-    /// Directories of snapshots, put or not.
+    /// Directories of snapshots, whether stored or not.
     pub snapshots: Vec<PathBuf>,
-    /// How many directories of snapshots are there and are not put.
+    /// Number of snapshot directories that exist and are not stored.
     pub snapshots_left_out: usize,
-    /// Bytes of all items; none where there are pipes.
+    /// Sum of the sizes of all items, in bytes; none if there are pipes.
     pub bytes: Option<u64>,
 }
 
 impl Listing {
-    /// Notes which listed paths are not there.
+    /// Records listed paths that do not exist.
     fn miss(&mut self, argument: &Path, choice: &Choice) {
         for path in choice.selection.only.iter().flat_map(|only| only.paths()) {
             let path = argument.join(std::ffi::OsStr::from_bytes(path));
@@ -122,7 +123,7 @@ impl Listing {
         }
     }
 
-    /// Tells what is no part of anything.
+    /// Warns about entries that are left out.
     pub fn tell_left_out(&self, events: &mut dyn Events) {
         for (path, what) in &self.left_out {
             events.warn(format!("{}: {what}, left out", path.display()));
@@ -144,15 +145,16 @@ impl Listing {
     }
 }
 
-/// Whether an unfinished file has this name. Ours are `.NAME.part`; other programs leave out the dot.
+/// Whether this is the name of an unfinished file. Ours are `.NAME.part`; other programs omit the dot.
 pub fn is_unfinished(name: &str) -> bool {
     name.strip_suffix(PART_ENDING).is_some_and(|name| !name.is_empty())
 }
 
-/// Lists everything, each directory before what is in it.
+/// Lists all arguments, each directory before its entries.
 ///
 /// # Errors
-/// An only argument that cannot be read, or one that is a mirror's private state.
+/// A [`CommandError`] of kind usage if the only argument cannot be read, if an argument is a mirror's private state, or
+/// if `-` is given twice. Also for more than 2000 levels of directories, or more than 4,194,304 entries behind links.
 pub fn list(arguments: &[PathBuf], choice: &Choice) -> Result<Listing, CommandError> {
     let mut listing = Listing { bytes: Some(0), ..Listing::default() };
     for path in arguments {
@@ -166,14 +168,14 @@ pub fn list(arguments: &[PathBuf], choice: &Choice) -> Result<Listing, CommandEr
         }
         let failed = |error: io::Error| CommandError::usage(format_args!("{}: {error}", path.display()));
         let is_state = |end: &Path| end.ancestors().any(|path| path.is_dir() && is_named(path, &choice.mirrors.state));
-        // A pipe's end is no path.
+        // A pipe of /proc/self/fd has no path.
         if fs::canonicalize(path).is_ok_and(|end| is_state(&end)) {
             let error = format!("{}: the private state of a mirror is never put", path.display());
             return Err(CommandError::usage(error).hint("name the mirror's own directory"));
         }
         let about = match fs::metadata(path) {
             Ok(about) => about,
-            // The others are put.
+            // The other arguments are still stored.
             Err(error) if arguments.len() > 1 => {
                 listing.unreadable.push((path.clone(), error));
                 continue;
@@ -186,11 +188,11 @@ pub fn list(arguments: &[PathBuf], choice: &Choice) -> Result<Listing, CommandEr
             if in_mirror {
                 listing.mirrors.push(path.clone());
             }
-            // The user names the snapshots, or one of them: they are put, and none is deleted.
+            // The user names the snapshots, or one of them: they are stored, and none is deleted.
             if root.ancestors().any(|path| choice.mirrors.is_snapshots(path)) {
                 listing.snapshots.push(path.clone());
             }
-            let handle = Root::open(path).map_err(|error| CommandError::disk(path, &error))?;
+            let handle = Root::open(path).map_err(|error| CommandError::cannot("read", path, &error))?;
             let above = vec![root.clone()];
             let mut walk =
                 Walk { choice, argument: path.clone(), root, handle, followed: 0, above, listing: &mut listing };
@@ -204,13 +206,13 @@ pub fn list(arguments: &[PathBuf], choice: &Choice) -> Result<Listing, CommandEr
     Ok(listing)
 }
 
-/// Whether a path ends with this name.
+/// Whether the last component of a path is `name`.
 fn is_named(path: &Path, name: &str) -> bool {
     path.file_name().is_some_and(|own| own == name)
 }
 
 impl MirrorNames {
-    /// Whether a mirror's root is here. The state itself need not be readable.
+    /// Whether this is the root of a mirror. The state directory itself need not be readable.
     fn is_root(&self, path: &Path) -> bool {
         !self.state.is_empty() && fs::symlink_metadata(path.join(&self.state)).is_ok_and(|kind| !kind.is_file())
     }
@@ -221,16 +223,16 @@ impl MirrorNames {
     }
 }
 
-/// The walk through one argument.
+/// A walk through one argument.
 struct Walk<'a> {
     choice: &'a Choice,
-    /// The argument as it was given.
+    /// The argument as the user gave it.
     argument: PathBuf,
-    /// Where the argument really is.
+    /// Canonical path of the argument.
     root: PathBuf,
     handle: Arc<Root>,
     followed: usize,
-    /// Where the directories above really are.
+    /// Canonical paths of the directories above.
     above: Vec<PathBuf>,
     listing: &'a mut Listing,
 }
@@ -260,7 +262,7 @@ impl Walk<'_> {
             }
         };
         entries.sort_by_key(fs::DirEntry::file_name);
-        // The entries say it even where the directory may be listed but not entered.
+        // Names show it even where the directory may be listed but not entered.
         let (state, snapshots) = (self.choice.mirrors.state.as_str(), self.choice.mirrors.snapshots.as_str());
         let is_state =
             |entry: &fs::DirEntry| entry.file_name() == state && entry.file_type().map_or(true, |kind| !kind.is_file());
@@ -296,7 +298,7 @@ impl Walk<'_> {
             } else if is_part {
                 self.listing.left_out.push((path, "an unfinished file by its name"));
             } else if is_root && name == snapshots && !self.choice.with_snapshots {
-                // It is among the snapshots, which nobody deletes.
+                // It is among `snapshots`, which are never deleted.
                 self.listing.snapshots_left_out += 1;
             } else if kind.is_symlink() && self.choice.copy_links {
                 self.link(path, own, in_mirror)?;
@@ -310,14 +312,14 @@ impl Walk<'_> {
                 let bytes = entry.metadata().map_or(0, |about| about.len());
                 self.file(path, own, real.as_deref(), bytes);
             } else {
-                let what = if kind.is_symlink() { "a symbolic link" } else { "no regular file" };
+                let what = if kind.is_symlink() { "a symbolic link" } else { "not a regular file" };
                 self.listing.left_out.push((path, what));
             }
         }
         Ok(())
     }
 
-    /// Whether the user wants an entry. Links count as what they lead to where they are followed.
+    /// Whether the user selected an entry. A followed link counts as its target.
     fn is_selected(&self, path: &Path, kind: fs::FileType) -> bool {
         let selection = &self.choice.selection;
         if selection.is_all() {
@@ -328,14 +330,14 @@ impl Walk<'_> {
         if may_be_directory { selection.enters(relative) } else { selection.takes(relative) }
     }
 
-    /// Adds a regular file; `real` is where links have led to it.
+    /// Adds a regular file; `real` is its path without links, if links led to it.
     fn file(&mut self, path: PathBuf, parent: usize, real: Option<&Path>, bytes: u64) {
         let found = self.handle.found(real.map(|real| real.strip_prefix(&self.root).unwrap_or(real)));
         self.listing.bytes = self.listing.bytes.map(|sum| sum + bytes);
         self.listing.items.push(Item::File { path, parent: Some(parent), found: Some(found) });
     }
 
-    /// Follows a link that ends within the argument, wherever it leads on its way.
+    /// Follows a link whose final target is within the argument, wherever it leads on the way.
     fn link(&mut self, path: PathBuf, parent: usize, in_mirror: bool) -> Result<(), CommandError> {
         let end = fs::canonicalize(&path).and_then(|end| Ok((fs::metadata(&end)?, end)));
         let (kind, end) = match end {
@@ -360,7 +362,7 @@ impl Walk<'_> {
         } else if self.is_hidden(&end) {
             Some("a symbolic link to private state, snapshots or an unfinished file")
         } else if !kind.is_dir() && !kind.is_file() {
-            Some("no regular file")
+            Some("not a regular file")
         } else if kind.is_file() && path.file_name().is_some_and(|name| is_unfinished(&name.to_string_lossy())) {
             Some("an unfinished file by its name")
         } else {
@@ -382,7 +384,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Whether a link's end is part of what a mirror does not give away.
+    /// Whether the target of a link is private state, a snapshot that is left out, or an unfinished file.
     fn is_hidden(&self, end: &Path) -> bool {
         let mirrors = &self.choice.mirrors;
         let mut above = end.ancestors().take_while(|path| *path != self.root);

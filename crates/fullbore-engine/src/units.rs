@@ -1,5 +1,5 @@
-//! Numbers with their units, as people read them: decimal prefixes, as networks and disks are sold, and the digits that
-//! say something.
+//! Formats numbers with their units for people: decimal prefixes, as for networks and disks, and significant digits
+//! only.
 //!
 //! ```
 //! use std::time::Duration;
@@ -15,11 +15,11 @@ use std::time::Duration;
 
 const UNITS: [&str; 7] = ["B", "kB", "MB", "GB", "TB", "PB", "EB"];
 
-/// `62.3 MB`, `1.24 GB`: three digits.
+/// Formats bytes with three significant digits: `62.3 MB`, `1.24 GB`.
 pub fn bytes(n: u64) -> String {
     let mut value = n as f64;
     let mut unit = 0;
-    // 999.5 would be printed as 1000.
+    // 999.5 would be rounded to 1000.
     while value >= 999.5 && unit + 1 < UNITS.len() {
         value /= 1000.0;
         unit += 1;
@@ -33,7 +33,7 @@ pub fn bytes(n: u64) -> String {
     }
 }
 
-/// Round figures without digits that say nothing: `20 MB`, `2.5 GB`.
+/// Formats a round number of bytes without insignificant digits: `20 MB`, `2.5 GB`.
 pub fn round_bytes(n: u64) -> String {
     let text = bytes(n);
     match text.split_once(' ') {
@@ -44,12 +44,12 @@ pub fn round_bytes(n: u64) -> String {
     }
 }
 
-/// `62.3 MB/s`, of bytes per second; what is below zero or no number is none.
+/// Formats bytes per second: `62.3 MB/s`. Negative and non-finite values count as 0.
 pub fn rate(bytes_per_s: f64) -> String {
     format!("{}/s", bytes(bytes_per_s as u64))
 }
 
-/// `0.24 ms`, `0.34 s`, `12 s`, `11 m 32 s`, `2 h 05 m`, `3 d 04 h`: two digits below a minute.
+/// Formats a time: `0.24 ms`, `0.34 s`, `12 s`, `11 m 32 s`, `2 h 05 m`, `3 d 04 h`. Two digits below a minute.
 pub fn time(duration: Duration) -> String {
     let s = duration.as_secs_f64();
     let ms = s * 1000.0;
@@ -69,12 +69,12 @@ pub fn time(duration: Duration) -> String {
     }
 }
 
-/// The same of milliseconds.
+/// As [`time`], for milliseconds.
 pub fn duration(ms: u64) -> String {
     time(Duration::from_millis(ms))
 }
 
-/// `91 %`, of a share between 0 and 1.
+/// Formats a share between 0 and 1: `91 %`.
 pub fn percent(share: f64) -> String {
     format!("{:.0} %", share.clamp(0.0, 1.0) * 100.0)
 }
@@ -84,7 +84,7 @@ pub fn several(n: u64, one: &str, many: &str) -> String {
     format!("{n} {}", noun(n, one, many))
 }
 
-/// The word that goes with a number.
+/// Chooses the singular or the plural of a noun for a number.
 pub fn noun<'a>(n: u64, one: &'a str, many: &'a str) -> &'a str {
     if n == 1 { one } else { many }
 }
@@ -94,7 +94,7 @@ pub fn per_second(bytes: u64, ms: u64) -> u64 {
     if ms == 0 { 0 } else { (u128::from(bytes) * 1000 / u128::from(ms)).try_into().unwrap_or(u64::MAX) }
 }
 
-/// `1 234 567`: digits in groups, with thin spaces that do not break.
+/// Formats a count with grouped digits: `1 234 567`. The separators are thin spaces that do not break.
 pub fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::with_capacity(digits.len() * 2);

@@ -1,11 +1,9 @@
-//! The verdict: which part limited a run, with evidence, the next limit behind
-//! it, and what would help.
+//! The verdict: which part limited a run, with evidence, the next limit behind it, and advice.
 //!
-//! A [`Sampler`] reads the stage clocks and the kernel's counters ten times a
-//! second over the whole wall time, set-up and final sync included, and feeds
-//! them to a judge that does no I/O. A part is named when two signals agree
-//! (where the work stands, and a counter of the kernel or an intervention) for
-//! most of the time; otherwise the verdict is `mixed`, with shares.
+//! A [`Sampler`] reads the stage clocks and the kernel's counters ten times a second over the whole wall time,
+//! including set-up and final sync. It feeds them to a judge that does no I/O. A part is named if two signals agree on
+//! it for most of the time: the position of the work, and a counter of the kernel or an intervention. Otherwise the
+//! verdict is `mixed`, with shares.
 
 mod cgroup;
 pub(crate) mod cpu;
@@ -39,34 +37,34 @@ use crate::units;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Limit {
-    /// The cores we may use are full, or a quota holds us back.
+    /// The cores that we may use are full, or a quota limits us.
     Cpu {
         /// The largest consumer: a role of ours, or another process.
         consumer: String,
     },
     /// A role is at the limit of its threads while other cores are free.
     OneCore {
-        /// The role.
+        /// Name of the role.
         stage: String,
     },
     /// The disk of the destination (or source).
     Disk,
-    /// Our own link to the network.
+    /// Our own link to the network is full.
     AccessLink,
     /// One host, or the path to it.
     Host {
-        /// Its name.
+        /// Name of the host.
         name: String,
     },
-    /// The hosts together, or the paths to them: our link had room for more.
+    /// The hosts together, or the paths to them: our link had spare capacity.
     Hosts,
-    /// The network: our link, the hosts, or the paths to them; nothing told which.
+    /// The network: our link, the hosts, or the paths to them; no signal showed which.
     RemoteOrPath,
     /// The machine that receives from us.
     Receiver,
     /// Our own in-flight window or send buffer.
     Window,
-    /// The rate the user allowed.
+    /// The user's rate limit.
     RateLimit,
     /// Waiting for answers: round trips, not bandwidth.
     RoundTrips,
@@ -94,7 +92,7 @@ impl fmt::Display for Limit {
 }
 
 impl Limit {
-    /// What would help, where that depends on nothing else.
+    /// Advice for this limit, if it needs no further figures.
     pub fn advice(&self) -> &'static str {
         match self {
             Limit::Receiver => "A faster receiver would help. A faster network would not pay.",
@@ -115,12 +113,12 @@ pub struct Share {
     pub share: f64,
 }
 
-/// The part that would limit next.
+/// The part that would limit the run next.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NextLimit {
     /// Name of the part that would limit the run next.
     pub part: String,
-    /// How much of it this run used, from 0 to 1.
+    /// Used share of its capacity in this run, from 0 to 1.
     pub used: f64,
 }
 
@@ -129,19 +127,18 @@ pub struct NextLimit {
 pub struct Verdict {
     /// The part that limited the run.
     pub limit: Limit,
-    /// The same as a person says it: "disk writes".
+    /// The limit in words: "disk writes".
     pub part: String,
     /// The strongest evidence, short: "busy 91 %; network blocked 74 %".
     pub reason: String,
     /// False if no part could be named.
     pub confident: bool,
-    /// Share of the wall time of what is named; of the largest part where nothing is.
+    /// Share of the wall time of the named part; of the largest part if none is named.
     #[serde(default)]
     pub share: f64,
-    /// Wall time, from the start of the sampler.
+    /// Wall time since the start of the sampler.
     pub wall: Duration,
-    /// Bytes safely written or acknowledged; the program may set it to what it
-    /// counts as delivered.
+    /// Bytes safely written or acknowledged. The program may replace it by its own count of delivered bytes.
     pub bytes: u64,
     /// Number of bytes received, useful or not.
     pub received_bytes: u64,
@@ -149,11 +146,11 @@ pub struct Verdict {
     pub shares: Vec<Share>,
     /// The part that would be the limit after this one.
     pub next: Option<NextLimit>,
-    /// What would help, and what would not pay.
+    /// What would help, and what would not.
     pub advice: String,
     /// Measured facts for the verdict, one per line.
     pub evidence: Vec<String>,
-    /// What more hosts and connections did.
+    /// Trials with more hosts and connections.
     pub trials: Vec<Trial>,
     /// All counters of the run, from its ledger.
     pub counters: LedgerReading,
@@ -167,7 +164,7 @@ impl Verdict {
         self.bytes as f64 / self.wall.as_secs_f64().max(1e-9)
     }
 
-    /// The limit and its reason without the figures of the run:
+    /// Formats the limit and its reason without the figures of the run:
     /// `disk writes (busy 91 %; network blocked 74 %)`.
     pub(crate) fn limited_by(&self) -> String {
         if self.reason.is_empty() { self.part.clone() } else { format!("{} ({})", self.part, self.reason) }

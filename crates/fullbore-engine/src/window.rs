@@ -1,14 +1,11 @@
-//! The in-flight window: how many bytes and items may be on their way at once.
+//! The in-flight window: how many bytes and items may be in flight at once.
 //!
-//! A sender takes a permit before it asks or sends; whoever proves completion,
-//! on whichever thread, gives it back by dropping it. `flush` waits until every
-//! permit is home. The window is what keeps memory bounded and what makes a
-//! slow receiver slow the sender down. A permit also says where its bytes stand
-//! (asked, on the wire, before the hash, ...), which is the first of the two
-//! signals of the verdict.
+//! A sender takes a permit before it sends or requests. The code that proves completion, on any thread, gives the
+//! permit back by dropping it. `flush` waits until every permit is back. The window bounds memory, and it makes a slow
+//! receiver slow the sender down. A permit also records the position of its bytes (requested, on the wire, before the
+//! hash, ...), which is the first of the verdict's two signals.
 //!
-//! Waiters are served in the order they came, so a big permit is not starved
-//! by small ones that would fit earlier.
+//! Waiters are served in order, so small permits that would fit earlier do not starve a big one.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -21,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-/// The kinds of work a permit's bytes can stand before or in.
+/// Kinds of work that a permit's bytes can be before or in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operation {
@@ -42,19 +39,19 @@ impl Operation {
         [Operation::Read, Operation::Encode, Operation::Hash, Operation::Write, Operation::Send];
 }
 
-/// Where the bytes of a permit stand.
+/// Position of a permit's bytes in the pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Position {
-    /// Asked for; the other side has the next move.
+    /// Requested; the other side has the next move.
     Requested,
     /// Partly on the wire: the answer has begun, or the request is being sent.
     OnTheWire,
-    /// In a queue before this work.
+    /// In a queue before this operation.
     Before(Operation),
-    /// In the hands of this work.
+    /// In this operation.
     In(Operation),
-    /// Done here; the other side (or the disk) has not confirmed yet.
+    /// Finished here; the other side or the disk has not confirmed yet.
     AwaitingAcknowledgement,
 }
 
@@ -73,7 +70,7 @@ impl Position {
     }
 }
 
-/// Bytes of permits held per position at one moment; adds across windows and processes.
+/// Bytes held by permits per position at one moment. Readings can be added across windows and processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PositionBytes {
     bytes: [u64; POSITIONS],
@@ -96,12 +93,12 @@ impl PositionBytes {
         self.bytes.iter().sum()
     }
 
-    /// Bytes asked for or on the wire: the network's part.
+    /// Bytes requested or on the wire: the network's part.
     pub fn network(&self) -> u64 {
         self.at(Position::Requested) + self.at(Position::OnTheWire)
     }
 
-    /// Bytes before or in any of the given works.
+    /// Bytes before or in any of the given operations.
     pub(crate) fn before_or_in(&self, works: &[Operation]) -> u64 {
         works.iter().map(|work| self.at(Position::Before(*work)) + self.at(Position::In(*work))).sum()
     }
@@ -115,7 +112,7 @@ impl std::ops::AddAssign for PositionBytes {
     }
 }
 
-/// What a window looks like at one moment.
+/// State of a window at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WindowReading {
     /// Size of the window in bytes.
@@ -128,13 +125,13 @@ pub struct WindowReading {
     pub held_items: u32,
     /// Bytes held by permits, for each position.
     pub positions: PositionBytes,
-    /// Time during which somebody waited for a permit, in nanoseconds.
+    /// Time during which any caller waited for a permit, in nanoseconds.
     pub exhausted_ns: u64,
-    /// Permits that could not be had at once.
+    /// Number of permits that were not available at once.
     pub waits: u64,
 }
 
-/// The window. Clones are handles to the same one.
+/// The window. Clones are handles to the same window.
 #[derive(Clone, Debug)]
 pub struct Window {
     shared: Arc<Shared>,
@@ -152,9 +149,9 @@ struct Shared {
 struct State {
     free_bytes: u64,
     free_items: u32,
-    /// Those who still wait, oldest first; tickets ascend.
+    /// Waiters, oldest first; tickets ascend.
     waiters: VecDeque<Waiter>,
-    /// Tickets that were served and whose futures have not looked yet.
+    /// Tickets that were granted and whose futures have not been polled since.
     granted: Vec<u64>,
     flushers: Vec<Waker>,
     next_ticket: u64,
@@ -173,8 +170,8 @@ struct Waiter {
 }
 
 impl Window {
-    /// A window of `bytes` and `items`; zero of either is taken as one, since
-    /// a window that lets nothing through would be a deadlock.
+    /// Creates a window of `bytes` and `items`. Zero of either is taken as one, because a window that lets nothing
+    /// through would be a deadlock.
     pub fn new(bytes: u64, items: u32) -> Window {
         let (bytes, items) = (bytes.max(1), items.max(1));
         Window {
@@ -198,14 +195,13 @@ impl Window {
         }
     }
 
-    /// Waits for one item of `bytes`. A permit bigger than the window is
-    /// clamped to it: the item then has the window to itself. Dropping the
-    /// future gives up the position in the queue.
+    /// Waits for a permit for one item of `bytes`. A permit bigger than the window is clamped to it: the item then has
+    /// the window to itself. Dropping the future gives up its place in the queue.
     pub fn acquire(&self, bytes: u64) -> Acquire {
         self.acquire_parts(bytes, 1)
     }
 
-    /// Waits for `bytes` that belong to an item which already has a permit.
+    /// Waits for a permit for further `bytes` of an item that already has a permit.
     pub fn acquire_bytes(&self, bytes: u64) -> Acquire {
         self.acquire_parts(bytes, 0)
     }
@@ -227,7 +223,8 @@ impl Window {
         block_on(self.acquire_bytes(bytes))
     }
 
-    /// A permit for one item of `bytes`; none if the window has too few free bytes, or if others wait for it.
+    /// Returns a permit for one item of `bytes`; `None` if the window has too few free bytes or items, or if others
+    /// wait.
     ///
     /// ```
     /// use fullbore_engine::window::Window;
@@ -248,7 +245,7 @@ impl Window {
         Some(self.shared.permit(bytes, 1))
     }
 
-    /// Returns when every permit is home.
+    /// Waits until every permit is back.
     pub fn flush(&self) -> Flush {
         Flush { shared: self.shared.clone() }
     }
@@ -258,7 +255,7 @@ impl Window {
         block_on(self.flush());
     }
 
-    /// What the window looks like now.
+    /// Present state of the window.
     pub fn reading(&self) -> WindowReading {
         let shared = &self.shared;
         let mut positions = PositionBytes::default();
@@ -280,8 +277,8 @@ impl Window {
 }
 
 impl Shared {
-    /// A panic elsewhere leaves the counters consistent (every change below is
-    /// made whole before anything can panic), so poisoning is not passed on.
+    /// A panic elsewhere leaves the counters consistent, because every change below is complete before anything can
+    /// panic. So poisoning is ignored.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -291,7 +288,7 @@ impl Shared {
         Permit { shared: self.clone(), bytes, items, position: Position::Requested }
     }
 
-    /// Takes bytes, items and permits back and serves whoever waits.
+    /// Returns bytes, items and permits to the window, and serves the waiters.
     fn give_back(&self, bytes: u64, items: u32, permits: u64) {
         let mut state = self.lock();
         state.free_bytes += bytes;
@@ -308,7 +305,7 @@ impl State {
         bytes <= self.free_bytes && items <= self.free_items
     }
 
-    /// Nobody overtakes those who wait.
+    /// Takes bytes and items if they are free and nobody waits: no caller overtakes the queue.
     fn take(&mut self, bytes: u64, items: u32) -> bool {
         let free = self.waiters.is_empty() && self.fits(bytes, items);
         if free {
@@ -323,7 +320,7 @@ impl State {
         self.permits += 1;
     }
 
-    /// True if the ticket was served meanwhile; otherwise remembers whom to wake.
+    /// True if the ticket was granted; otherwise stores the waker.
     fn collect(&mut self, ticket: u64, waker: &Waker) -> bool {
         if let Some(position) = self.granted.iter().position(|granted| *granted == ticket) {
             self.granted.swap_remove(position);
@@ -335,7 +332,7 @@ impl State {
         false
     }
 
-    /// Forgets a ticket; true if it had been served, so that its permit must go back.
+    /// Forgets a ticket; true if it was granted, so that its permit must be returned.
     fn abandon(&mut self, ticket: u64) -> bool {
         if let Some(position) = self.granted.iter().position(|granted| *granted == ticket) {
             self.granted.swap_remove(position);
@@ -347,8 +344,8 @@ impl State {
         false
     }
 
-    /// Grants the permits of those at the head of the queue as far as they
-    /// fit, and returns whom to wake once the lock is released.
+    /// Grants permits to the head of the queue as far as they fit. Returns the wakers, to be called after the lock is
+    /// released.
     fn serve(&mut self) -> Vec<Waker> {
         let mut wakers = Vec::new();
         while let Some(waiter) = self.waiters.front()
@@ -373,7 +370,7 @@ impl State {
     }
 }
 
-/// Waiting for a permit; see [`Window::acquire`].
+/// Future of a permit; see [`Window::acquire`].
 #[derive(Debug)]
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct Acquire {
@@ -424,14 +421,14 @@ impl Drop for Acquire {
             state.free_items += self.items;
             state.permits -= 1;
         }
-        // Whether it held a grant or stood in the way, those behind may fit now.
+        // Whether the dropped waiter had a grant or blocked the queue, the waiters behind it may fit now.
         let wakers = state.serve();
         drop(state);
         wakers.into_iter().for_each(Waker::wake);
     }
 }
 
-/// Waiting for every permit to come home; see [`Window::flush`].
+/// Future that ends when every permit is back; see [`Window::flush`].
 #[derive(Debug)]
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct Flush {
@@ -453,8 +450,7 @@ impl Future for Flush {
     }
 }
 
-/// The right to have some bytes (and perhaps an item) in flight. Dropping it,
-/// on any thread, gives it back.
+/// The right to have some bytes (and perhaps an item) in flight. Dropping it, on any thread, gives it back.
 #[derive(Debug)]
 #[must_use = "a permit that is dropped at once bounds nothing"]
 pub struct Permit {
@@ -465,7 +461,7 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// Bytes this permit stands for (after clamping to the window).
+    /// Number of bytes of the permit, after clamping to the window.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -475,7 +471,7 @@ impl Permit {
         self.position
     }
 
-    /// Moves its bytes to another position.
+    /// Moves the permit's bytes to another position.
     pub fn at(&mut self, position: Position) {
         if position == self.position {
             return;
@@ -496,8 +492,8 @@ impl Permit {
         self.shared.give_back(surplus, 0, 0);
     }
 
-    /// Splits off a permit for up to `bytes` of what this one holds. The item
-    /// stays with the original, the new permit stands at the same position.
+    /// Splits off a permit for up to `bytes` of this permit's bytes. The item stays with this permit; the new one has
+    /// the same position.
     pub fn split(&mut self, bytes: u64) -> Permit {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
@@ -525,8 +521,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Runs a future to its end on this thread. Only for the futures of this
-/// crate that need no runtime.
+/// Runs a future to its end on this thread. Only for futures of this crate, which need no runtime.
 pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut context = Context::from_waker(&waker);

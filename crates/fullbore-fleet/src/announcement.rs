@@ -1,7 +1,7 @@
 //! The announcement of a run in the queue: a key that its planner renews.
 //!
-//! It outlives a killed planner, so that workers wait for the next planner, which goes on with the same run: a run's name
-//! is made from what is to be stored.
+//! The announcement outlives a killed planner. So workers wait for the next planner, which continues the same run: a
+//! run's name follows from what is to be stored.
 
 use std::time::Duration;
 
@@ -12,23 +12,24 @@ use crate::message::Run;
 use crate::names::{RUN_KEYS, run_key};
 use crate::queue::{Entry, Queue, QueueError};
 
-/// Time to live for a mirror: the lock of a killed planner lasts for two minutes, and whoever starts it again needs some time, too.
+/// Time to live of a mirror's run. The lock of a killed planner lasts for two minutes, and whoever restarts it needs
+/// some time, too.
 pub const RUN_TTL: Duration = Duration::from_secs(300);
 
-/// Time between two renewals. Workers that end with the last run wait for three of them.
+/// Interval of renewals. Workers that end with the last run wait for three of them.
 pub const RUN_RENEW_EVERY: Duration = Duration::from_secs(5);
 
-/// Time for which a planner without a lock looks whether the run has a planner.
+/// Time for which a planner without a lock waits for signs of another planner.
 const OTHER_PLANNER_LOOK: Duration = Duration::from_secs(12);
 
-/// What stood in the queue when a run was announced.
+/// The state of the queue when a run is announced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found {
-    /// No such run.
+    /// The queue has no such run.
     Nothing,
-    /// The run of a planner that is gone, in this round. The queue may have tasks of it.
+    /// The run of a planner that is gone. The queue may have tasks of it.
     Run {
-        /// Its last round.
+        /// The last round of that run.
         round: u32,
     },
     /// The run of a planner that is alive.
@@ -45,15 +46,15 @@ pub struct Announcement<Q> {
 }
 
 impl<Q: Queue> Announcement<Q> {
-    /// Not said yet. It lives for `ttl` after each renewal.
+    /// Makes an announcement that is not in the queue yet. It lives for `ttl` after each renewal.
     pub fn new(queue: Q, run: &Run, ttl: Duration) -> Announcement<Q> {
         Announcement { queue, key: run_key(&run.id), ttl, revision: None, renewed: None }
     }
 
-    /// Finds out what the queue has of this run. `has_lock` says that nobody else can be its planner.
+    /// Finds out what the queue has of this run. `has_lock` says that no other planner of it can exist.
     ///
     /// # Errors
-    /// A queue that does not answer, or refuses.
+    /// [`QueueError::Unreachable`] if the queue does not answer; otherwise its refusal or error.
     pub async fn find(queue: Q, run: &Run, has_lock: bool) -> Result<(Announcement<Q>, Found), QueueError> {
         let mut announcement = Announcement::new(queue, run, RUN_TTL);
         let Some(entry) = announcement.entry().await? else { return Ok((announcement, Found::Nothing)) };
@@ -81,15 +82,15 @@ impl<Q: Queue> Announcement<Q> {
         }
     }
 
-    /// Whether it is time to say it again.
+    /// Whether a renewal is due.
     pub fn is_due(&self) -> bool {
         self.renewed.is_none_or(|renewed| renewed.elapsed() >= RUN_RENEW_EVERY)
     }
 
-    /// Says it, or says it again with another round.
+    /// Makes or renews the announcement, with the round of `run`.
     ///
     /// # Errors
-    /// A queue that does not answer, or refuses.
+    /// [`QueueError::Unreachable`] if the queue does not answer; otherwise its refusal or error.
     pub async fn say(&mut self, run: &Run) -> Result<(), QueueError> {
         let (key, value) = (&self.key, Bytes::from(run.to_bytes()));
         if let Some(revision) = self.revision {
@@ -98,7 +99,7 @@ impl<Q: Queue> Announcement<Q> {
         if self.revision.is_none() {
             self.revision = self.queue.create(key, value.clone(), self.ttl).await?;
         }
-        // Our own request whose answer was lost, or that of an earlier planner.
+        // Our own request whose answer was lost, or an earlier planner's.
         if self.revision.is_none()
             && let Some(entry) = self.entry().await?
         {
@@ -108,12 +109,12 @@ impl<Q: Queue> Announcement<Q> {
         Ok(())
     }
 
-    /// The queue has lost its data: it is time to say it again.
+    /// The queue has lost its data: the announcement has to be made again.
     pub fn forget(&mut self) {
         (self.revision, self.renewed) = (None, None);
     }
 
-    /// Takes it away: the run has ended.
+    /// Removes the announcement, as the run has ended.
     pub async fn end(&mut self) {
         let revision = match self.revision.take() {
             Some(revision) => Some(revision),

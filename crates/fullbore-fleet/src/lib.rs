@@ -1,10 +1,10 @@
-//! Work for many machines: one planner, any number of workers, and a store that says what is done.
+//! Distributes work to many machines: one planner, any number of workers, and a store that tells what is done.
 //!
 //! The planner of a mirror knows which files the store lacks. It either pins that list, and machines take [`shards`] of
-//! it without talking to each other, or it publishes [`tasks`] in a [`queue`](queue::Queue), from which workers pull.
+//! it without communicating. Or it publishes [`tasks`] in a [`queue`](queue::Queue), from which workers pull.
 //!
-//! What is done is the plan minus what the store has; the queue only says which worker is busy. So a queue that loses,
-//! repeats or invents messages costs time, and never a file.
+//! The store alone tells what is done: the plan minus its objects is left. The queue only tells which worker is busy.
+//! So a queue that loses, repeats or invents messages costs time, but never a file.
 //!
 //! ```
 //! use std::time::Duration;
@@ -42,12 +42,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Decisions read no clock and do no I/O: [`pull`], [`budget`], [`book`], [`watchdog`]. Callers pass the time since
-//! their start. [`worker`] and [`announcement`] have the clock and make the requests. The queue is NATS JetStream
-//! (`nats`, behind the cargo feature of this name) or, for tests and simulations, [`memory`] under a virtual clock.
-//! Nothing here prints, reads the environment or opens a file of its own.
+//! Modules that decide read no clock and do no I/O: [`pull`], [`budget`], [`book`], [`watchdog`]. Callers pass the time
+//! since their start. [`worker`] and [`announcement`] have the clock and make the requests. The queue is NATS JetStream
+//! (`nats`, behind the cargo feature of this name) or, for tests and simulations, [`memory`] under a virtual clock. The
+//! crate prints nothing, reads no environment variable, and opens no file of its own.
 
 #![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
 
 pub mod announcement;
 pub mod book;

@@ -1,11 +1,11 @@
-//! A queue in memory, under a virtual clock, that can be made to fail: for tests and simulations.
+//! A queue in memory under a virtual clock, with faults on request: for tests and simulations.
 //!
-//! It does what JetStream was seen to do, also where that is awkward: it accepts the acknowledgement of a lapsed
-//! delivery, drops a message whose id it has seen, and delivers a task that is given back in a lapsed delivery once
-//! more. On request it loses requests and answers, delivers copies, changes the order, forgets its deliveries or all it
-//! has.
+//! It behaves as JetStream was observed to, even where that is awkward. It accepts the acknowledgement of a lapsed
+//! delivery, drops a message whose id it has seen, and delivers a task once more that is given back in a lapsed
+//! delivery. On request it loses requests and answers, delivers copies, changes the order, and forgets its deliveries
+//! or all its data.
 //!
-//! All futures are ready at once: [`pull`](Queue::pull) gives what there is, and waits for nothing.
+//! All futures are ready at once: [`pull`](Queue::pull) returns what there is, without waiting.
 
 mod state;
 
@@ -21,14 +21,14 @@ use crate::names::{Class, RunId, WorkerId};
 use crate::queue::{Counts, Delivery, Entry, Held, Published, Queue, QueueError, REPORTS_WAITING_MAX};
 use state::State;
 
-/// What goes wrong all the time.
+/// Permanent faults of the queue.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Faults {
-    /// Share of requests that get no answer: from 0 to 1. Half of them have had their effect.
+    /// Share of requests without an answer, from 0 to 1. Half of them have their effect.
     pub loss: f64,
-    /// How often each task is delivered, to whoever pulls; 0 and 1 mean once.
+    /// Number of deliveries of each task, to any worker; 0 and 1 mean one.
     pub copies: u32,
-    /// Tasks come in random order.
+    /// Whether tasks come in random order.
     pub is_reordered: bool,
 }
 
@@ -55,17 +55,17 @@ impl MemoryQueue {
         self.state().advance_to(now);
     }
 
-    /// What goes wrong from now on.
+    /// Sets the faults from now on.
     pub fn set_faults(&self, faults: Faults) {
         self.state().faults = faults;
     }
 
-    /// Bytes of messages that the queue takes.
+    /// Sets the capacity of the queue, in bytes of messages.
     pub fn set_capacity(&self, bytes: u64) {
         self.state().capacity_bytes = bytes;
     }
 
-    /// Cuts this connection, or mends it.
+    /// Cuts this connection, or restores it.
     pub fn cut(&self, is_cut: bool) {
         self.is_cut.store(is_cut, Ordering::Relaxed);
     }
@@ -75,17 +75,17 @@ impl MemoryQueue {
         self.state().is_frozen = is_frozen;
     }
 
-    /// Forgets who has which task, as a server that was killed: all come again at once.
+    /// Forgets all deliveries, like a killed server: all tasks come again at once.
     pub fn forget_deliveries(&self) {
         self.state().forget_deliveries();
     }
 
-    /// Loses everything.
+    /// Loses all data, like a server with an empty disk.
     pub fn wipe(&self) {
         self.state().wipe();
     }
 
-    /// Loses the tasks that wait, and reports none; the ids stay known, and what is published again is dropped.
+    /// Loses the waiting tasks without reporting it. Their ids stay known, so repeated publications are dropped.
     pub fn hide_tasks(&self) {
         self.state().hide_tasks();
     }
@@ -94,7 +94,7 @@ impl MemoryQueue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a request that has an answer.
+    /// Makes a request with an answer.
     fn ask<T>(&self, request: impl FnOnce(&mut State) -> Result<T, QueueError>) -> Result<T, QueueError> {
         let unreachable = |why: &str| Err(QueueError::Unreachable(why.to_owned()));
         if self.is_cut.load(Ordering::Relaxed) {
@@ -112,7 +112,7 @@ impl MemoryQueue {
         if is_lost { unreachable("the answer is lost") } else { answer }
     }
 
-    /// Sends what has no answer.
+    /// Sends a message without an answer.
     fn send(&self, request: impl FnOnce(&mut State)) -> Result<(), QueueError> {
         let sent = self.ask(|state| {
             request(state);

@@ -1,8 +1,8 @@
 //! Messages between planner and workers: JSON of at most 64 KiB, in which unknown fields are ignored.
 //!
-//! Every message says the version of its format in `v`. A reader that is older than a message refuses it as
-//! [skew](MessageError::is_skew): a worker then leaves the task to others. Everything in a message is untrusted,
-//! because whoever has a worker's or a planner's credentials can write it; a parsed message has passed all checks of
+//! Every message has the version of its format in `v`. A reader that is older than a message refuses it as
+//! [skew](MessageError::is_skew); a worker then leaves the task to others. Everything in a message is untrusted,
+//! because whoever has a worker's or a planner's credentials can write it. A parsed message has passed all checks of
 //! this module.
 
 mod report;
@@ -22,107 +22,107 @@ pub use task::{Item, Kind, Part, TAG_BYTES_MAX, Task};
 /// Version of the format that this crate writes, and the latest that it reads.
 pub const VERSION: u32 = 1;
 
-/// Largest message. A pack of 64 long paths fits; NATS's own default limit is 1 MiB.
+/// Largest message, in bytes. A pack of 64 long paths fits; NATS's own default limit is 1 MiB.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
 
-/// Characters of a text for people, such as the reason of a fault, that are kept.
+/// Characters that are kept of a text for people, such as the reason of a fault.
 const TEXT_CHARS_MAX: usize = 500;
 
 /// Why a message is refused.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum MessageError {
-    /// Larger than [`MESSAGE_BYTES_MAX`].
+    /// The message is larger than [`MESSAGE_BYTES_MAX`].
     #[error("a message of {bytes} bytes; the limit is {MESSAGE_BYTES_MAX}")]
     TooLarge {
-        /// Its size.
+        /// Size of the message in bytes.
         bytes: usize,
     },
-    /// Written by a later version.
+    /// A later version of fullbore wrote the message.
     #[error("version {version} of the format; this fullbore reads up to {VERSION}")]
     Newer {
-        /// The version it names.
+        /// Version in the message.
         version: u32,
     },
-    /// A kind of work that this version does not know.
+    /// The message asks for a kind of work that this version does not know.
     #[error("unknown kind of work {kind:?}")]
     Kind {
-        /// The kind.
+        /// The unknown kind, shortened.
         kind: String,
     },
-    /// A region that is no name.
+    /// The region of the store is not a valid name.
     #[error("region {region:?}: letters, digits and hyphens only")]
     Region {
         /// The region, shortened.
         region: String,
     },
-    /// No JSON, a missing field, or a field of another type.
+    /// The message is not JSON, lacks a field, or has a field of another type.
     #[error("not a message: {0}")]
     Json(#[from] serde_json::Error),
-    /// A task without items, or with more than a pack has.
+    /// A task has no items, or more than a pack may have.
     #[error("a task of {count} files")]
     Count {
-        /// Number of items.
+        /// Number of items in the task.
         count: usize,
     },
-    /// A path that leaves the mirror or is hidden.
+    /// A path leads out of the mirror, or is hidden.
     #[error(transparent)]
     Path(#[from] PathError),
-    /// A path that only the planner writes.
+    /// A path is one that only the planner writes.
     #[error("{path:?} is published by the planner only")]
     Published {
-        /// The path.
+        /// The path, shortened.
         path: String,
     },
-    /// A file that is larger than any store takes, or a pack that is larger than a planner makes.
+    /// A file is larger than any store accepts, or a pack is larger than a planner makes.
     #[error("a task of {bytes} bytes in {count} files")]
     Size {
-        /// Sum of the sizes.
+        /// Total size of the files in bytes.
         bytes: u64,
-        /// Number of items.
+        /// Number of files in the task.
         count: usize,
     },
-    /// No SHA-256.
+    /// A hash is not a SHA-256.
     #[error("{path:?}: its hash is not 64 hexadecimal digits")]
     Hash {
-        /// The path.
+        /// Path of the file, shortened.
         path: String,
     },
-    /// An id of an upload that no store gives.
+    /// The id of an upload is not one that a store gives.
     #[error("{upload:?}: not the id of an upload")]
     Upload {
         /// The id, shortened.
         upload: String,
     },
-    /// ETags of other objects than those of the task, or no ETags.
+    /// The ETags do not match the objects of the task, or are not ETags.
     #[error("the ETags of the objects to replace cannot be used")]
     Tags,
-    /// A destination that is no `s3://BUCKET/PREFIX`.
+    /// The destination is not `s3://BUCKET/PREFIX`.
     #[error("{to:?}: not a destination for workers")]
     Destination {
-        /// The destination.
+        /// The destination, shortened.
         to: String,
     },
-    /// A mirror or endpoint that is no http or https URL.
+    /// A mirror or endpoint is not an http or https URL.
     #[error("{url:?}: {source}")]
     Url {
-        /// The text.
+        /// The text, shortened.
         url: String,
-        /// Why not.
+        /// Why it is not a URL.
         source: UrlError,
     },
-    /// A root of files to put, or a field of their objects, that cannot be used.
+    /// The root of files to put, or a field of their objects, cannot be used.
     #[error("cannot put these files: {reason}")]
     Source {
-        /// What is wrong.
+        /// Why it cannot be used.
         reason: &'static str,
     },
-    /// A number outside its bounds.
+    /// A number is outside its bounds.
     #[error("{field} is {value}")]
     Bound {
-        /// Name of the field.
+        /// Name of the message's field.
         field: &'static str,
-        /// Its value.
+        /// The number.
         value: u64,
     },
 }
@@ -134,7 +134,7 @@ impl MessageError {
     }
 }
 
-/// Size and version come first, because a later version may change the meaning of every other field.
+/// Check size and version first, because a later version may change the meaning of every other field.
 fn parse<T: DeserializeOwned + Versioned>(bytes: &[u8]) -> Result<T, MessageError> {
     #[derive(Deserialize)]
     struct Version {
@@ -144,7 +144,7 @@ fn parse<T: DeserializeOwned + Versioned>(bytes: &[u8]) -> Result<T, MessageErro
         return Err(MessageError::TooLarge { bytes: bytes.len() });
     }
     let parsed = serde_json::from_slice::<T>(bytes);
-    // Nearly all messages are of this version, and are read once.
+    // Nearly all messages are of this version, and are parsed once.
     if let Ok(message) = &parsed
         && message.version() <= VERSION
     {
@@ -157,7 +157,7 @@ fn parse<T: DeserializeOwned + Versioned>(bytes: &[u8]) -> Result<T, MessageErro
     Ok(parsed?)
 }
 
-/// A message that says the version of its format.
+/// A message that carries the version of its format.
 trait Versioned {
     fn version(&self) -> u32;
 }
@@ -167,7 +167,7 @@ fn bounded(text: &str) -> String {
     text.chars().take(TEXT_CHARS_MAX).collect()
 }
 
-/// How much of a refused text an error shows.
+/// The part of a refused text that an error shows.
 fn shown(text: &str) -> String {
     text.chars().take(120).collect()
 }

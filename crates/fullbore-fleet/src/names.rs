@@ -1,16 +1,16 @@
 //! Names that the machines of a run share: runs, workers, classes of tasks, and the keys of leases.
 //!
 //! They become parts of NATS subjects and keys, where a dot separates parts and `*` and `>` are wildcards. So only
-//! harmless characters pass, and a name from a message never reaches into another run's subjects.
+//! harmless characters are allowed, and a name from a message never reaches into another run's subjects.
 
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// Characters of a run's name: 128 bits as hexadecimal digits.
+/// Most characters of a run's name: 128 bits as hexadecimal digits.
 const RUN_CHARS_MAX: usize = 32;
 
-/// Characters of a worker's name: a host's label (63) and a number would be cut, so the program hashes long ones.
+/// Most characters of a worker's name. A host's label (63) and a number may be longer; the program hashes long ones.
 const WORKER_CHARS_MAX: usize = 64;
 
 /// A name that is empty, too long, or has other characters than its kind allows.
@@ -41,10 +41,11 @@ fn check(
 pub struct RunId(String);
 
 impl RunId {
-    /// Checks a name.
+    /// Checks and takes a name.
     ///
     /// # Errors
-    /// An empty or long name, or another character than a digit or a lower-case letter.
+    /// [`NameError`] if the name is empty, longer than 32 characters, or has other characters than digits and
+    /// lower-case letters.
     pub fn parse(text: &str) -> Result<RunId, NameError> {
         let is_allowed = |byte: u8| byte.is_ascii_digit() || byte.is_ascii_lowercase();
         check("run", text, RUN_CHARS_MAX, "a-z and 0-9", is_allowed).map(RunId)
@@ -61,10 +62,11 @@ impl RunId {
 pub struct WorkerId(String);
 
 impl WorkerId {
-    /// Checks a name.
+    /// Checks and takes a name.
     ///
     /// # Errors
-    /// An empty or long name, or a character that has a meaning in subjects.
+    /// [`NameError`] if the name is empty, longer than 64 characters, or has other characters than letters, digits,
+    /// hyphens and underscores.
     pub fn parse(text: &str) -> Result<WorkerId, NameError> {
         let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
         check("worker", text, WORKER_CHARS_MAX, "a-z, A-Z, 0-9, - and _", is_allowed).map(WorkerId)
@@ -107,12 +109,12 @@ text_of!(WorkerId);
 pub enum Class {
     /// One file of [`XL_BYTES_MIN`](crate::tasks::XL_BYTES_MIN) or more.
     Xl,
-    /// All other tasks.
+    /// Any other task.
     Large,
 }
 
 impl Class {
-    /// All classes, in the order in which workers ask for tasks.
+    /// All classes, in the order in which workers request tasks.
     pub const ALL: [Class; 2] = [Class::Xl, Class::Large];
 
     /// The class in subjects: `xl` or `l`.
@@ -124,13 +126,13 @@ impl Class {
     }
 }
 
-/// Prefixes of keys.
+/// Prefix of the keys of announced runs.
 pub const RUN_KEYS: &str = "run.";
-/// See [`RUN_KEYS`].
+/// Prefix of the keys of live workers.
 pub const WORKER_KEYS: &str = "worker.";
-/// See [`RUN_KEYS`].
+/// Prefix of the keys of leased connection slots.
 pub const LEASE_KEYS: &str = "lease.";
-/// See [`RUN_KEYS`].
+/// Prefix of the keys of mirrors that the fleet avoids.
 pub const BAD_KEYS: &str = "bad.";
 
 /// Key of a run's announcement.
@@ -153,13 +155,13 @@ pub fn lease_key(host: &str, number: u32) -> String {
     format!("{LEASE_KEYS}{}.{number}", encode_host(host))
 }
 
-/// Mirror and number of a slot's key.
+/// Parses a slot's key into mirror and number.
 pub fn parse_lease_key(key: &str) -> Option<(String, u32)> {
     let (host, number) = key.strip_prefix(LEASE_KEYS)?.rsplit_once('.')?;
     Some((decode_host(host)?, number.parse().ok()?))
 }
 
-/// Mirror of a key made by [`bad_key`].
+/// Parses a key made by [`bad_key`] into the mirror.
 pub fn parse_bad_key(key: &str) -> Option<String> {
     decode_host(key.strip_prefix(BAD_KEYS)?)
 }

@@ -7,9 +7,8 @@
 //! | bucket `fullbore` | keys with a time to live of their own |
 //! | `fb.RUN.stat.WORKER`, `fb.RUN.fault` | reports, by plain NATS, which may lose them |
 //!
-//! Workers pull, acknowledge and read keys by single requests, not by the client library's consumers. So their
-//! permissions are few (`packaging/nats/permissions.conf`): a worker cannot add tasks, remove them, or change a
-//! consumer.
+//! Workers pull, acknowledge and read keys by single requests, not through the client library's consumers. So they need
+//! few permissions (`packaging/nats/permissions.conf`): a worker cannot add tasks, remove them, or change a consumer.
 
 mod connect;
 mod keys;
@@ -49,24 +48,24 @@ pub use crate::settings::{ConnectError, Credentials, NatsSettings, Role};
 const STREAM: &str = "FULLBORE";
 const BUCKET: &str = "fullbore";
 
-/// What the subjects of JetStream's API begin with.
+/// Prefix of the subjects of JetStream's API.
 const API: &str = "$JS.API.";
 
-/// Limit of each request. A server that was killed lost those in flight, and a restart takes less than a second.
+/// Time limit of each request. A killed server loses those in flight, and a restart takes less than a second.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Age at which the server drops a task: nobody asks any more for those of a planner that was killed and never started again. A
-/// planner publishes again what its run still lacks.
+/// Age at which the server drops a task. Nobody asks any more for tasks of a planner that was killed and never
+/// restarted. A planner publishes again what its run still lacks.
 const TASK_AGE_MAX: Duration = Duration::from_secs(7 * 86_400);
 
-/// Time for which an expired key leaves a marker, without which the server refuses times to live. A new lease takes the
-/// place of a marker.
+/// Lifetime of the marker that an expired key leaves; without markers the server refuses times to live. A new lease
+/// replaces a marker.
 const MARKER_TTL: Duration = Duration::from_secs(60);
 
-/// Tasks held by all workers together. The server's default of 1000 would stop a fleet of 125 workers.
+/// Most tasks held by all workers together. The server's default of 1000 would stop a fleet of 125 workers.
 const HELD_MAX: i64 = 100_000;
 
-/// Publications without an answer. The client wrote 15,800 per second with it.
+/// Most publications without an answer. With it, the client wrote 15,800 per second.
 const UNANSWERED_MAX: usize = 256;
 
 /// A connection to a NATS server. A clone is another handle of the same connection.
@@ -75,15 +74,16 @@ pub struct NatsQueue {
     client: Client,
     context: Context,
     refusals: Arc<Refusals>,
-    /// When each run was opened, by the server's clock, Unix nanoseconds: see [`NatsQueue::message_id`].
+    /// When each run was opened, by the server's clock in Unix nanoseconds: see [`NatsQueue::message_id`].
     opened: Arc<Mutex<HashMap<RunId, i128>>>,
 }
 
 impl NatsQueue {
-    /// Connects.
+    /// Connects to the server.
     ///
     /// # Errors
-    /// Settings that would send credentials in clear text; a server that refuses or does not answer.
+    /// The errors of [`NatsSettings::check`] and [`NatsSettings::tls`]. [`ConnectError`] for unreadable credentials,
+    /// and for a server that refuses them, cannot be trusted or does not answer.
     pub async fn connect(settings: &NatsSettings) -> Result<NatsQueue, ConnectError> {
         let (client, refusals) = connect::connect(settings).await?;
         let mut context = jetstream::new(client.clone());
@@ -95,15 +95,15 @@ impl NatsQueue {
         self.opened.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// By this id the server recognises a task that is published again: after a lost answer, or by a second planner. It
-    /// remembers ids for an hour, also those of a run that was closed. So a run that is opened anew has other ids.
+    /// The id by which the server recognises a task that is published again: after a lost answer, or by a second
+    /// planner. The server remembers ids for an hour, even those of a closed run. So a reopened run has different ids.
     fn message_id(&self, task: &Task) -> String {
         let opened = self.opened().get(&task.run).copied().unwrap_or_default();
         format!("{opened}-{}", task.id())
     }
 
-    /// Fails at once if there is no connection: the client library would keep what is sent, and a stale answer to a
-    /// delivery that another worker has by now would reach the server after the reconnection.
+    /// Fails at once if there is no connection. The client library would keep the message. After the reconnection, the
+    /// server would then get a stale answer to a delivery that another worker may have.
     fn check_connection(&self) -> Result<(), QueueError> {
         match self.client.connection_state() {
             State::Connected => Ok(()),
@@ -114,8 +114,8 @@ impl NatsQueue {
         }
     }
 
-    /// Makes a request that uses subjects with these beginnings. The server never answers one for which a permission is
-    /// missing, and says so beside it.
+    /// Makes a request that uses subjects with these prefixes. If a permission is missing, the server never answers,
+    /// but reports it separately.
     async fn permitted<T>(
         &self,
         subjects: &[&str],
@@ -155,7 +155,8 @@ impl NatsQueue {
         let stream = self.context.get_or_create_stream(stream_config()).await.map_err(|error| failed(&error))?;
         for class in Class::ALL {
             let consumer = stream.create_consumer(consumer_config(run, class)).await.map_err(|error| failed(&error))?;
-            // Of one that exists, the server tells when it was created. Both classes have the same time in the end.
+            // For an existing consumer, the server tells when it was created. In the end both classes have the same
+            // time.
             self.opened().insert(run.clone(), consumer.cached_info().created.unix_timestamp_nanos());
         }
         let bucket = kv::Config {
@@ -231,7 +232,7 @@ fn consumer_config(run: &RunId, class: Class) -> pull_consumer::Config {
         filter_subject: subject(run, class),
         ack_policy: AckPolicy::Explicit,
         ack_wait: ACK_WAIT,
-        // Never given up by the server, which would keep the message and show it to nobody.
+        // The server must never give a task up: it would keep the message and deliver it to nobody.
         max_deliver: -1,
         max_ack_pending: HELD_MAX,
         ..pull_consumer::Config::default()
@@ -303,7 +304,7 @@ impl Queue for NatsQueue {
                     () = sender.closed() => None,
                 };
                 match report {
-                    // Full: the planner is busy, and the next report has the same sums.
+                    // If the queue is full, the planner is busy, and the next report has the same sums.
                     Some(Some(report)) => drop(sender.try_send(report)),
                     Some(None) => {}
                     None => break,
@@ -406,7 +407,7 @@ fn of_publication(error: &PublishError) -> QueueError {
     }
 }
 
-/// Whether the stream takes no more (10077, "maximum bytes exceeded").
+/// Whether the stream is full (10077, "maximum bytes exceeded").
 fn is_full(error: &PublishError) -> bool {
     let answer = error.source().and_then(|source| source.downcast_ref::<jetstream::Error>());
     answer.is_some_and(|answer| answer.error_code() == ErrorCode::STREAM_STORE_FAILED)

@@ -1,7 +1,7 @@
-//! How many tasks a worker asks for.
+//! Decides how many tasks a worker requests.
 //!
-//! A fixed number would let a worker hold the eight largest files of an archive while others are idle: in the
-//! simulation, 20 workers then take 1.8 times the ideal time. So a worker has three seconds of its work to fetch, as much
+//! With a fixed number, a worker could hold the eight largest files of an archive while others are idle. In the
+//! simulation, 20 workers then take 1.8 times the ideal time. So a worker holds three seconds of work to fetch, as much
 //! again on the way to the store, and one very large file.
 
 use std::collections::VecDeque;
@@ -10,55 +10,57 @@ use std::time::Duration;
 /// Work that a worker holds in advance: more than a round trip to a distant queue, less than the end of a run.
 const AHEAD: Duration = Duration::from_secs(3);
 
-/// Tasks that a worker holds at least, so that the next one is there when one ends.
+/// Least tasks that a worker holds, so that the next one is there when one ends.
 const TASKS_MIN: usize = 2;
 
-/// Tasks that a worker holds at most: three seconds of 100 Mbit/s in packs of 1 MB.
+/// Most tasks that a worker holds: three seconds of 100 Mbit/s in packs of 1 MB.
 const TASKS_MAX: usize = 32;
 
 /// Tasks of the class `xl` that a worker fetches at once. It may still send others, but no more than six seconds of its work.
 const XL_TASKS_MAX: usize = 1;
 
-/// Largest task of the other class, which the first one may be: see [`XL_BYTES_MIN`](crate::tasks::XL_BYTES_MIN).
+/// Largest task of the other class, assumed for the first one: see [`XL_BYTES_MIN`](crate::tasks::XL_BYTES_MIN).
 const TASK_BYTES: u64 = crate::tasks::XL_BYTES_MIN;
 
 /// Time over which a rate is measured: some tasks of a slow worker.
 const RATE_WINDOW: Duration = Duration::from_secs(10);
 
-/// Least time for which the first bytes count: the first file may be small.
+/// Least time over which the first bytes are averaged, as the first file may be small.
 const RATE_TIME_MIN: Duration = Duration::from_secs(1);
 
-/// What a worker holds, and whether it may pull.
+/// The work that a worker holds, and whether it may pull.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Load {
-    /// Tasks that it holds.
+    /// Number of tasks that it holds.
     pub tasks: usize,
-    /// Those of them of which a file is not complete yet.
+    /// Number of those with an incomplete file.
     pub incomplete_tasks: usize,
-    /// Bytes of their files that are not complete yet. A worker that only sends has all of its bytes here.
+    /// Bytes of their incomplete files. A worker that only sends has all of its bytes here.
     pub incomplete_bytes: u64,
-    /// Bytes of their files that are complete, which are still to be sent to the store.
+    /// Bytes of their complete files that are still to be sent to the store.
     pub fetched_bytes: u64,
-    /// Size of the largest of them; 0 without one.
+    /// Size of the largest file among them in bytes; 0 if it holds none.
     pub largest_bytes: u64,
-    /// Tasks of the class `xl` of which bytes are still to come.
+    /// Number of tasks of the class `xl` with missing bytes.
     pub incomplete_xl_tasks: usize,
-    /// Bytes that the worker sends to the store per second; 0 if it is not known yet.
+    /// Rate at which the worker sends to the store, in bytes per second; 0 if it is not known yet.
     pub rate_bytes_per_s: u64,
-    /// The worker may not begin anything: it ends, the store does not answer, or it has no connection to any mirror.
+    /// Whether the worker may not begin anything: it ends, the store does not answer, or it has no connection to any
+    /// mirror.
     pub is_paused: bool,
 }
 
-/// Tasks to ask for.
+/// Numbers of tasks to request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Demand {
-    /// Tasks of the class `xl`.
+    /// Number of tasks of the class `xl`.
     pub xl_tasks: usize,
-    /// Tasks of the other class. Ask for them after those of the class `xl`, with the load that these have made.
+    /// Number of tasks of the other class. Request them after those of the class `xl`, with the load that these have
+    /// made.
     pub tasks: usize,
 }
 
-/// How many tasks to ask for now.
+/// Decides how many tasks to request now.
 ///
 /// ```
 /// use fullbore_fleet::pull::{Demand, Load, demand};
@@ -84,16 +86,16 @@ pub fn demand(load: &Load) -> Demand {
     // Tasks come largest first.
     let next_bytes = if load.largest_bytes == 0 { TASK_BYTES } else { load.largest_bytes.min(TASK_BYTES) };
     let by_bytes = usize::try_from(missing_bytes.div_ceil(next_bytes)).unwrap_or(TASKS_MAX);
-    // Before the first file is stored, nothing is known of the rate, but the link from the mirrors is not to be idle.
+    // Before the first file is stored, the rate is unknown, but the link from the mirrors should not be idle.
     let counted = if load.rate_bytes_per_s == 0 { load.incomplete_tasks.max(load.tasks / 2) } else { load.tasks };
     let tasks = by_bytes.max(TASKS_MIN.saturating_sub(counted)).min(TASKS_MAX - load.tasks);
     Demand { xl_tasks: XL_TASKS_MAX.saturating_sub(load.incomplete_xl_tasks).min(tasks), tasks }
 }
 
-/// Bytes per second over the last ten seconds.
+/// Measures bytes per second over the last ten seconds.
 #[derive(Debug, Clone, Default)]
 pub struct RateMeter {
-    /// When bytes were sent, and how many.
+    /// Times and amounts of sent bytes.
     sent: VecDeque<(Duration, u64)>,
     bytes: u64,
     began: Option<Duration>,
@@ -111,12 +113,12 @@ impl RateMeter {
         self.bytes += bytes;
     }
 
-    /// Says that the worker has had nothing to do.
+    /// Records that the worker had nothing to do.
     pub fn rested(&mut self) {
         *self = RateMeter::default();
     }
 
-    /// The rate.
+    /// The current rate in bytes per second.
     pub fn bytes_per_s(&mut self, now: Duration) -> u64 {
         while let Some((time, bytes)) = self.sent.front().copied()
             && now.saturating_sub(time) > RATE_WINDOW

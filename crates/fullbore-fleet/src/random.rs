@@ -1,16 +1,16 @@
-//! Random numbers for orders that must differ between machines and may be repeated by a seed; none is a secret.
+//! Random numbers for orders that must differ between machines, and that a seed reproduces. None is secret.
 
-/// SplitMix64 (Steele, Lea, Flood, 2014): ten lines, and as good as needed here.
+/// SplitMix64 (Steele, Lea, Flood, 2014): ten lines, and good enough here.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
 impl Random {
-    /// Numbers that follow from a seed.
+    /// Starts the sequence of this seed.
     pub fn new(seed: u64) -> Random {
         Random(seed)
     }
 
-    /// The next number.
+    /// Returns the next number of the sequence.
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -24,7 +24,7 @@ impl Random {
         (self.next_u64() % bound.max(1) as u64) as usize
     }
 
-    /// A number from 0 to 1, without 1.
+    /// A number from 0 up to, but not including, 1.
     pub fn fraction(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
     }

@@ -1,4 +1,4 @@
-//! How to connect to the queue of a fleet, and why that fails. The client itself is behind the feature `nats`.
+//! Settings for the connection to a fleet's queue, and its errors. The client itself is behind the feature `nats`.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,10 +8,10 @@ use fullbore_wire::tls::{Authorities, Identity, Tls, TlsError, Trust};
 use fullbore_wire::url::Url;
 use thiserror::Error;
 
-/// How a client shows who it is.
+/// How a client proves who it is.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub enum Credentials {
-    /// Not at all.
+    /// No credentials.
     #[default]
     None,
     /// A file with a JWT and the seed of its key.
@@ -20,9 +20,9 @@ pub enum Credentials {
     NKey(String),
     /// A name and a password.
     Password {
-        /// The name.
+        /// Name of the user.
         user: String,
-        /// The password.
+        /// Password of the user.
         password: String,
     },
 }
@@ -39,13 +39,13 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// What a client does. It decides the prefix of its inboxes, so that permissions keep workers from reading the answers
-/// to planners.
+/// The role of a client. It determines the prefix of its inboxes, so that permissions keep workers from reading the
+/// answers to planners.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Publishes tasks.
+    /// The client publishes tasks.
     Planner,
-    /// Pulls them.
+    /// The client pulls tasks.
     Worker,
 }
 
@@ -59,27 +59,27 @@ impl Role {
     }
 }
 
-/// How to connect.
+/// Settings for a connection to a NATS server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NatsSettings {
     /// `tls://HOST[:PORT]` or `nats://HOST[:PORT]`, without a name and a password.
     pub url: String,
-    /// Planner or worker.
+    /// Whether the client is a planner or a worker.
     pub role: Role,
     /// Name of the connection in the server's lists.
     pub name: String,
-    /// Who the client is.
+    /// Credentials of the client.
     pub credentials: Credentials,
     /// Certificates that are trusted beside those of the system, in PEM.
     pub authorities: Option<PathBuf>,
     /// Certificate and key of the client, in PEM.
     pub certificate: Option<(PathBuf, PathBuf)>,
-    /// Credentials may go over a connection without TLS to another machine.
+    /// Whether credentials may be sent to another machine without TLS.
     pub is_insecure: bool,
 }
 
 impl NatsSettings {
-    /// Settings without credentials.
+    /// Makes settings without credentials.
     pub fn new(url: &str, role: Role) -> NatsSettings {
         NatsSettings {
             url: url.to_owned(),
@@ -92,19 +92,20 @@ impl NatsSettings {
         }
     }
 
-    /// Checks the address, and that credentials are not sent in clear text to another machine.
+    /// Checks the address, and that no credentials would be sent in clear text to another machine.
     ///
     /// # Errors
-    /// See [`ConnectError`].
+    /// [`ConnectError::PasswordInUrl`] if the address contains a user or password, [`ConnectError::Url`] if it is not a
+    /// NATS address, [`ConnectError::ClearText`] if credentials would be sent without TLS to another machine.
     pub fn check(&self) -> Result<(), ConnectError> {
-        // Nothing of the text is shown if it may hold a password. Without a scheme, the client library takes any text for
-        // a host.
+        // The text is not shown if it may contain a password. Without a scheme, the client library takes any text for a
+        // host.
         if self.url.contains('@') {
             return Err(ConnectError::PasswordInUrl);
         }
         let refused = || ConnectError::Url { url: self.url.clone() };
         let (scheme, authority) = self.url.split_once("://").ok_or_else(refused)?;
-        // The rest of a NATS address is like that of an HTTP one.
+        // The rest of a NATS address has the form of an HTTP one.
         let parsed = Url::parse(&format!("http://{authority}")).map_err(|_| refused())?;
         let has_more = authority.trim_end_matches('/').contains(['/', '?', '#']);
         if !matches!(scheme, "nats" | "tls") || has_more {
@@ -123,7 +124,7 @@ impl NatsSettings {
     /// The TLS of the connection: the same checks, files and variables as for mirrors and stores.
     ///
     /// # Errors
-    /// [`ConnectError::Certificates`]: a file of certificates that cannot be used.
+    /// [`ConnectError::Certificates`] for a file of certificates, or a key, that cannot be used.
     pub fn tls(&self) -> Result<Tls, ConnectError> {
         let trust = match &self.authorities {
             Some(path) => Trust::SystemAnd(Authorities::read(path)?),
@@ -142,61 +143,61 @@ fn is_loopback(host: &str) -> bool {
     host == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }
 
-/// Why there is no connection.
+/// Why a connection to the queue failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// No address of a NATS server.
+    /// The text is not the address of a NATS server.
     #[error("queue {url:?}: not of the form tls://HOST:PORT or nats://HOST:PORT")]
     Url {
-        /// The text.
+        /// The text as the user wrote it.
         url: String,
     },
-    /// Command lines are visible to all users of a machine.
+    /// The address contains a user or password. Command lines are visible to all users of a machine.
     #[error("the queue's URL has a name or a password in it")]
     PasswordInUrl,
-    /// Credentials would be readable on the way.
+    /// The credentials would be sent in clear text.
     #[error("queue {host}: the connection has no TLS, so anybody on the way could read the credentials")]
     ClearText {
-        /// The server.
+        /// Host name of the server.
         host: String,
     },
-    /// A file that cannot be read or used.
+    /// A file cannot be read or used.
     #[error("cannot read {path}: {source}")]
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why not.
+        /// The error of reading or parsing it.
         source: std::io::Error,
     },
-    /// A file of certificates or a key that cannot be used.
+    /// A file of certificates, or a key, cannot be used.
     #[error(transparent)]
     Certificates(#[from] TlsError),
-    /// The seed of an NKey is mistyped.
-    #[error("cannot use the seed of the NKey: it is damaged, or none of an NKey")]
+    /// The seed of the NKey has a typing error.
+    #[error("cannot use the seed of the NKey: it is damaged, or not of an NKey")]
     Seed,
-    /// The server cannot show that it is the one that was asked for, or has no TLS.
+    /// The server cannot prove its identity, or has no TLS.
     #[error("cannot trust the queue {url}: {source}")]
     Untrusted {
-        /// The server.
+        /// Address of the server.
         url: String,
-        /// Why not.
+        /// Why the server cannot be trusted.
         source: TlsError,
     },
-    /// The server knows no such user.
+    /// The server does not know the user, or refuses the credentials.
     #[error("queue {url}: the server refuses the credentials: {reason}")]
     Refused {
-        /// The server.
+        /// Address of the server.
         url: String,
-        /// What the client library says.
+        /// Message of the client library.
         reason: String,
     },
-    /// No server, or one that cannot be talked to.
+    /// There is no server, or it does not speak the protocol.
     #[error("cannot connect to the queue {url}: {reason}")]
     Failed {
-        /// The server.
+        /// Address of the server.
         url: String,
-        /// What the client library says.
+        /// Message of the client library.
         reason: String,
     },
 }

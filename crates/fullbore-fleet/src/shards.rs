@@ -1,9 +1,9 @@
 //! Shards: many machines without a queue.
 //!
-//! The planner pins a plan in the store. Machine `i` of `N` stores the files of its shard, the largest first. Then it
-//! lists the store and takes files that are missing of other shards, in random order ([`help_order`]); it asks the
-//! store before each. The largest first, because a file that two machines fetch at the end should be small. There is no
-//! lease and no clock: a machine that starts twice, late or never costs time only.
+//! The planner pins a plan in the store. Machine `i` of `N` stores the files of its shard, largest first. Then it lists
+//! the store, and takes missing files of other shards in random order ([`help_order`]); it asks the store before each.
+//! Largest first, because a file that two machines fetch at the end should be small. There is no lease and no clock: a
+//! machine that starts twice, late or never only costs time.
 
 use std::str::FromStr;
 
@@ -21,7 +21,7 @@ pub struct Shard {
     count: u32,
 }
 
-/// A text that names no shard.
+/// A text that is not a shard.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{shown:?}: a shard is INDEX/COUNT, with an index from 0 to COUNT - 1 and at most {SHARDS_MAX} shards")]
 pub struct ShardError {
@@ -41,7 +41,7 @@ impl FromStr for Shard {
 }
 
 impl Shard {
-    /// Index, from 0.
+    /// Index of the shard, from 0.
     pub fn index(self) -> u32 {
         self.index
     }
@@ -51,9 +51,9 @@ impl Shard {
         self.count
     }
 
-    /// Connections of this machine to a mirror with a budget for the whole fleet. All machines together have exactly
-    /// the budget, and none has to ask another. Where the budget is smaller than the number of machines, the mirror's
-    /// name decides which ones connect, so that each machine has some of several mirrors.
+    /// Connections of this machine to a mirror whose budget is for the whole fleet. All machines together use exactly
+    /// the budget, without asking each other. If the budget is smaller than the number of machines, the mirror's name
+    /// decides which ones connect, so that each machine has some of several mirrors.
     ///
     /// ```
     /// use fullbore_fleet::shards::Shard;
@@ -63,7 +63,7 @@ impl Shard {
     /// assert_eq!((0..16).map(|i| of(&format!("{i}/16"), 4)).sum::<u32>(), 4);
     /// ```
     pub fn connections(self, host: &str, budget: u32) -> u32 {
-        // Part of the interface between machines: any version must give the same number.
+        // All versions must compute the same number, as it is part of the interface between machines.
         let hash = Sha256::of(host.as_bytes());
         let mut first = [0; 8];
         first.copy_from_slice(&hash.as_bytes()[..8]);
@@ -81,8 +81,8 @@ pub fn connected(count: u32, hosts: &[&str], budget: u32) -> Vec<u32> {
     (0..count).filter(is_connected).collect()
 }
 
-/// The files of a shard, by their place in `sizes`. They are divided between the machines that have a connection to one of
-/// the mirrors, because the others cannot fetch: those have none. `sizes` must come in the same order on all machines.
+/// The files of a shard, by their index in `sizes`. They are divided between the machines with a connection to one of
+/// the mirrors; the others cannot fetch and get none. `sizes` must be in the same order on all machines.
 ///
 /// ```
 /// use fullbore_fleet::shards::{Shard, files_of};
@@ -100,8 +100,8 @@ pub fn files_of(shard: Shard, hosts: &[&str], budget: u32, sizes: &[u64]) -> Vec
     shards.iter().enumerate().filter(|(_, of)| **of as usize == place).map(|(at, _)| at).collect()
 }
 
-/// The shard of each file: the largest first, each to the shard with the fewest bytes. `sizes` must come in the same
-/// order on all machines, such as that of the pinned plan.
+/// Assigns files to shards: largest first, each to the shard with the fewest bytes. `sizes` must be in the same order
+/// on all machines, such as that of the pinned plan.
 ///
 /// ```
 /// assert_eq!(fullbore_fleet::shards::assign(&[1, 5, 3, 3], 2), [0, 0, 1, 1]);
@@ -116,7 +116,7 @@ pub fn assign(sizes: &[u64], count: u32) -> Vec<u32> {
     for at in order {
         let Some(mut least) = loads.peek_mut() else { break };
         shards[at] = least.0.1;
-        // An empty file counts as a byte, so that a million of them are spread too.
+        // An empty file counts as one byte, so that a million of them are distributed, too.
         least.0.0 = least.0.0.saturating_add(sizes[at].max(1));
     }
     shards
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_that_name_no_shard() {
+    fn texts_that_name_no_shard_are_refused() {
         for text in ["", "3", "3/3", "-1/3", "+1/3", "1/0", "a/b", "1/10001", "1/ 3", "1/3/4", "4294967296/1"] {
             assert!(text.parse::<Shard>().is_err(), "{text}");
         }

@@ -1,36 +1,38 @@
 //! Tasks of a run: large files alone, small ones in packs.
 //!
-//! Largest first, and packs become smaller towards the end (guided self-scheduling, Polychronopoulos and Kuck 1987), so that
-//! all workers end at nearly the same time. The same files always give the same tasks with the same ids, so that two
-//! planners of one run publish them once.
+//! Largest first, and packs become smaller towards the end (guided self-scheduling, Polychronopoulos and Kuck 1987), so
+//! that all workers end at nearly the same time. The same files always give the same tasks with the same ids, so a task
+//! that two planners of one run publish exists once.
 
 use crate::message::{Item, Kind, MESSAGE_BYTES_MAX, TAG_BYTES_MAX, Task};
 use crate::names::RunId;
 
-/// Largest sum of a pack. With 8 MB, a queue of 9000 tasks per
-/// second (measured with one publisher) feeds a fleet of 72 GB/s.
+/// Largest pack in bytes. With 8 MB, a queue of 9000 tasks per second (measured with one publisher) feeds a fleet of 72
+/// GB/s.
 pub const PACK_BYTES_MAX: u64 = 8_000_000;
 
-/// Least limit of a pack, at the end of a run: a worker with 100 Mbit/s needs a tenth of a second for it.
+/// Size of packs at the end of a run, in bytes: a worker with 100 Mbit/s needs a tenth of a second for one.
 pub const PACK_BYTES_MIN: u64 = 1_000_000;
 
 /// A pack has at most one 64th of the bytes that are left. Of 600 MB in equal packs of 8 MB by four workers with 100 Mbit/s,
 /// the last worker ended one second of 19 after the mean.
 const PACKS_LEFT_MIN: u64 = 64;
 
-/// Most files of a pack. A lost worker repeats a pack, and 64 requests take about a second.
+/// Most files in a pack. A lost worker causes a pack to be repeated, and 64 requests take about a second.
 pub const PACK_FILES_MAX: usize = 64;
 
-/// Size from which a task is of the class `xl`. A worker holds one such task at a time: 64 MB take 5 s of 100 Mbit/s.
+/// Size from which a task is of the class `xl`, in bytes. A worker holds one such task at a time: 64 MB take 5 s of 100
+/// Mbit/s.
 pub const XL_BYTES_MIN: u64 = 64_000_000;
 
-/// Largest file. S3 objects have at most 5 TiB.
+/// Largest file in bytes: S3 objects have at most 5 TiB.
 pub const FILE_BYTES_MAX: u64 = 5 << 40;
 
-/// Bytes of a task's message around its items: its other fields are at most 32 + 10 digits and their names.
+/// Bytes of a task's message around its items: the other fields have at most 32 + 10 digits and their names.
 const FRAME_BYTES: usize = 200;
 
-/// Bytes of an item's message beside its path: digits of the hash and the size, the ETag to replace, brackets and quotes.
+/// Bytes of an item's message without its path: digits of the hash and the size, the ETag to replace, brackets and
+/// quotes.
 const ITEM_BYTES: usize = 64 + 20 + TAG_BYTES_MAX + 11;
 
 /// Packs files into tasks. The items must have passed [`Item::check`].

@@ -1,54 +1,55 @@
-//! When a planner looks at the store, and what it does about files that are missing.
+//! Decides when a planner looks at the store, and what it does about missing files.
 //!
 //! An empty or silent queue proves nothing: a server may have lost its data, hide messages, or be gone. So the planner
-//! asks the store whenever the queue has no tasks of the run, no worker has moved a byte for a minute, or the queue
-//! has not answered for a minute. What is missing then goes out as a new round, or is fetched by the planner itself.
+//! lists the store in three cases: the queue has no tasks of the run, no worker has transferred a byte for a minute, or
+//! the queue has not answered for a minute. Missing files then go out as a new round, or the planner fetches them
+//! itself.
 
 use std::time::Duration;
 
 use crate::queue::Counts;
 
-/// Time without a moved byte after which the planner looks: longer than a store may need to answer, and than tasks of a
-/// dead worker wait (see [`ACK_WAIT`](crate::queue::ACK_WAIT)).
+/// Time without a transferred byte after which the planner looks. Longer than a store may need to answer, and than
+/// tasks of a dead worker wait (see [`ACK_WAIT`](crate::queue::ACK_WAIT)).
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
-/// Time without an answer of the queue after which the planner goes on without it. A restart takes seconds.
+/// Time without an answer of the queue after which the planner continues without it. A restart takes seconds.
 const UNREACHABLE_MAX: Duration = Duration::from_secs(60);
 
-/// Time after the last publication for which an empty queue says nothing: a server counts a task a moment after it has
-/// taken it.
+/// Time after the last publication in which an empty queue proves nothing: a server counts a task slightly after it has
+/// accepted it.
 const COUNTED_AFTER: Duration = Duration::from_millis(500);
 
-/// Rounds by the queue; then the planner fetches the rest itself. The second round is for lost tasks, and the third for
-/// bad luck; what is missing after it fails for a reason that a fourth would meet again.
+/// Most rounds through the queue; then the planner fetches the rest itself. The second round is for lost tasks, the
+/// third for bad luck. Files that are still missing fail for a reason that a fourth would meet again.
 const ROUNDS_MAX: u32 = 3;
 
-/// What to do now.
+/// What the planner has to do now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Watch {
     /// Nothing: the queue works.
     Wait,
-    /// Find out what the store has, and call [`Watchdog::looked`].
+    /// List the store, and call [`Watchdog::looked`].
     Look,
 }
 
-/// What to do after a look at the store.
+/// What to do after listing the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     /// Nothing is missing.
     Publish,
     /// Announce this round and publish its tasks.
     Round {
-        /// Its number.
+        /// Number of the round.
         round: u32,
-        /// Whether tasks of the last round must be removed from the queue before.
+        /// Whether tasks of the last round must be removed from the queue first.
         purges: bool,
     },
     /// Fetch the rest without the queue.
     Alone,
 }
 
-/// Watches a run.
+/// Watches the progress of a run.
 #[derive(Debug, Clone)]
 pub struct Watchdog {
     first_round: u32,
@@ -61,13 +62,13 @@ pub struct Watchdog {
     counts: Counts,
     has_counts: bool,
     all_published: bool,
-    /// When that was last so.
+    /// When that last became true.
     published: Duration,
     has_lost_data: bool,
 }
 
 impl Watchdog {
-    /// Watches a run that begins with this round. Times are those since the planner's start.
+    /// Watches a run that begins with this round. Times count from the planner's start.
     pub fn new(now: Duration, round: u32) -> Watchdog {
         Watchdog {
             first_round: round,
@@ -88,7 +89,7 @@ impl Watchdog {
         self.round
     }
 
-    /// All tasks of the round are in the queue.
+    /// Records that all tasks of the round are in the queue.
     pub fn all_published(&mut self, now: Duration) {
         self.all_published = true;
         self.published = now;
@@ -96,7 +97,7 @@ impl Watchdog {
         self.answered = now;
     }
 
-    /// The queue has answered, with the tasks of the run.
+    /// Records an answer of the queue with the run's tasks.
     pub fn counted(&mut self, now: Duration, counts: Counts) {
         self.answered = now;
         if self.all_published && counts == Counts::default() && now.saturating_sub(self.published) < COUNTED_AFTER {
@@ -106,14 +107,14 @@ impl Watchdog {
         self.has_counts = true;
     }
 
-    /// The queue has answered that it knows nothing of the run.
+    /// Records an answer of the queue that it does not know the run.
     pub fn lost(&mut self, now: Duration) {
         self.answered = now;
         self.has_lost_data = true;
     }
 
-    /// Bytes that all workers have fetched, sent and stored, as far as the planner knows. The sum may shrink when a worker is
-    /// replaced.
+    /// Total bytes that all workers have fetched, sent and stored, as far as the planner knows. The sum may shrink when
+    /// a worker is replaced.
     pub fn moved(&mut self, now: Duration, bytes: u64) {
         if self.moved_bytes != bytes {
             self.moved_bytes = bytes;
@@ -121,7 +122,7 @@ impl Watchdog {
         }
     }
 
-    /// What to do now.
+    /// Decides what to do now.
     pub fn watch(&self, now: Duration) -> Watch {
         let is_drained = self.all_published && self.has_counts && self.counts.waiting == 0 && self.counts.held == 0;
         if is_drained || self.has_lost_data || now.saturating_sub(self.moved) >= SILENCE_MAX || self.is_unreachable(now)
@@ -132,7 +133,7 @@ impl Watchdog {
         }
     }
 
-    /// The store lacks this number of files; what to do about it.
+    /// Decides what to do about this number of files that the store lacks.
     pub fn looked(&mut self, now: Duration, missing_files: usize) -> Next {
         if missing_files == 0 {
             return Next::Publish;

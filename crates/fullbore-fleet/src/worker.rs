@@ -1,8 +1,8 @@
-//! The queue as a worker of one run uses it: tasks are pulled, entered in the book, and answered.
+//! The queue as a worker of one run uses it: it pulls tasks, enters them in the book, and answers the queue.
 //!
-//! The decisions are those of [`Book`] and [`pull`](crate::pull); here are the clock and the requests. What happens with the
-//! items of a task is the caller's affair: it gets a [`Begun`], and tells what has become of each item. Each request to
-//! the queue runs in a task of its own, so a queue that does not answer holds up nothing.
+//! [`Book`] and [`pull`](crate::pull) decide; this module has the clock and makes the requests. The caller handles the
+//! items of a task: it gets a [`Begun`], and reports the result of each item. Each request to the queue runs in its own
+//! async task, so a queue that does not answer delays nothing.
 
 use std::time::Duration;
 
@@ -18,51 +18,51 @@ use crate::queue::{Delivery, Held, Queue, QueueError};
 /// How often a worker calls [`WorkerQueue::tick`].
 pub const TICK: Duration = Duration::from_millis(200);
 
-/// How often it reports.
+/// Interval of a worker's reports.
 pub const REPORT_EVERY: Duration = Duration::from_secs(1);
 
-/// Time that a worker has for what it holds when it is told to end.
+/// Time that a worker has to finish its tasks when it is told to end.
 pub const DRAIN_MAX: Duration = Duration::from_secs(20);
 
-/// Time that requests in progress have when a worker ends: above all acknowledgements of stored files.
+/// Time for requests in progress when a worker ends: above all acknowledgements of stored files.
 pub const LAST_REQUESTS_MAX: Duration = Duration::from_secs(2);
 
-/// Time for which a worker without a task waits in one request.
+/// Time for which one request of a worker without a task waits.
 const PULL_WAIT: Duration = Duration::from_secs(2);
 
 /// Time between two requests of a worker that has tasks.
 const PULL_EVERY: Duration = Duration::from_millis(300);
 
-/// Pause of a worker without a task after an answer without tasks: a queue may answer at once.
+/// Pause of a worker without a task after an answer without tasks, as a queue may answer at once.
 const EMPTY_PAUSE: Duration = Duration::from_millis(100);
 
 /// Pause after a request that failed.
 const FAILED_PAUSE: Duration = Duration::from_secs(1);
 
-/// Pause while the queue has no such run: planners look at it every 250 ms.
+/// Pause while the queue does not know the run. Planners check for it every 250 ms.
 const MISSING_PAUSE: Duration = Duration::from_millis(250);
 
-/// Tasks that may fail one after the other before a worker pauses between tasks. What is wrong may be its own machine, which
-/// would take the tasks of all others and fail them.
+/// Consecutive failed tasks after which a worker pauses between tasks. Its own machine may be at fault, and would take
+/// the tasks of all others and fail them.
 const FAILURES_FREE: u32 = 8;
 
 /// The first such pause, which doubles with each further failure, and the longest one.
 const FAILURES_PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
-/// Fewer acknowledged bytes may be questions to the store, which are no progress.
+/// Fewest acknowledged bytes that count as progress; fewer may be status requests to the store.
 const PROGRESS_BYTES: u64 = 64 << 10;
 
-/// What came of a request for tasks.
+/// The result of a request for tasks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Pulled {
-    /// Tasks, and perhaps none of them for this worker.
+    /// Tasks arrived, but perhaps none for this worker.
     Tasks(Vec<Begun>),
     /// The queue has no task now.
     Nothing,
-    /// The queue did not answer, reported an error, or has no such run: its planner is about to open it, or opens it again
-    /// after a loss of data. That a run has ended, its announcement tells.
+    /// The queue did not answer, reported an error, or does not know the run. In that case its planner is about to open
+    /// it, or to reopen it after a loss of data. Whether a run has ended, its announcement tells.
     Failed,
-    /// The queue refuses this worker's requests for tasks, or its acknowledgements; in its words.
+    /// The queue refuses this worker's requests for tasks, or its acknowledgements; with the queue's reason.
     Denied(String),
 }
 
@@ -92,7 +92,7 @@ pub struct WorkerQueue<Q> {
     failures: Failures,
     /// Files and bytes that this worker has stored.
     pub done: (u64, u64),
-    /// Bytes that this worker has sent to the store, for reports, and those of the present session; see
+    /// Bytes that this worker has sent to the store, for reports, and those of the current session; see
     /// [`WorkerQueue::sent`].
     sent_bytes: u64,
     session_bytes: u64,
@@ -103,7 +103,7 @@ pub struct WorkerQueue<Q> {
 }
 
 impl<Q: Queue> WorkerQueue<Q> {
-    /// A worker that holds nothing. `warn` takes lines for its user.
+    /// Makes a worker that holds nothing. `warn` receives lines for its user.
     pub fn new(
         queue: Q,
         run: RunId,
@@ -139,7 +139,7 @@ impl<Q: Queue> WorkerQueue<Q> {
         self.began.elapsed()
     }
 
-    /// What the worker holds.
+    /// The work that the worker holds.
     pub fn load(&self) -> Load {
         self.book.load()
     }
@@ -149,7 +149,7 @@ impl<Q: Queue> WorkerQueue<Q> {
         self.load().tasks == 0 && self.pulling.is_none()
     }
 
-    /// Asks for tasks, if the worker may have more; [`WorkerQueue::pulled`] gives the answer.
+    /// Requests tasks, if the worker may have more; [`WorkerQueue::pulled`] returns the answer.
     pub fn pull(&mut self, is_paused: bool) {
         let not_before = self.failures.until.map_or(self.next_pull, |until| until.max(self.next_pull));
         if self.pulling.is_some() || self.is_draining || Instant::now() < not_before {
@@ -185,7 +185,7 @@ impl<Q: Queue> WorkerQueue<Q> {
         self.pulling = Some(pulling.id());
     }
 
-    /// Asks for nothing more. Tasks that are still on their way are given back.
+    /// Requests nothing more. Tasks that still arrive are given back.
     pub fn drain(&mut self) {
         self.is_draining = true;
     }
@@ -273,19 +273,19 @@ impl<Q: Queue> WorkerQueue<Q> {
         self.tell(steps);
     }
 
-    /// Bytes of a task's file have been fetched or sent.
+    /// Bytes of this task's file have been fetched or sent.
     pub fn moved(&mut self, task: TaskNumber) {
         let now = self.now();
         self.book.moved(now, task);
     }
 
-    /// A task's file is complete. So many bytes of it are in the store, and the rest is on its way. May be told again, with more
-    /// bytes.
+    /// A task's file is complete. `sent_bytes` of it are in the store already; the rest is being sent. May be called
+    /// again with more bytes.
     pub fn fetched(&mut self, task: TaskNumber, item: usize, sent_bytes: u64) {
         self.book.fetched(task, item, sent_bytes);
     }
 
-    /// So many bytes have been sent to the store in this session, and it is not known of which tasks.
+    /// This number of bytes has been sent to the store in this session, but it is unknown for which tasks.
     pub fn sent(&mut self, bytes: u64) {
         if bytes < self.session_bytes {
             self.session_bytes = 0;
@@ -316,7 +316,7 @@ impl<Q: Queue> WorkerQueue<Q> {
         let (queue, run, name) = (self.queue.clone(), self.run.clone(), self.name.clone());
         let stat = Report::Stat(self.stat());
         self.requests.spawn(async move {
-            // Progress for people; it may be lost.
+            // This is progress for people, so it may be lost.
             let _ = queue.report(&run, &name, &stat).await;
             Answer::Told
         });
@@ -337,7 +337,7 @@ impl<Q: Queue> WorkerQueue<Q> {
         stat
     }
 
-    /// Takes the steps of the book, one after the other.
+    /// Carries out the steps of the book, one after the other.
     fn tell(&mut self, steps: Vec<Step>) {
         let (warnings, steps): (Vec<Step>, Vec<Step>) =
             steps.into_iter().partition(|step| matches!(step, Step::Warn(_)));
@@ -349,7 +349,7 @@ impl<Q: Queue> WorkerQueue<Q> {
         if steps.is_empty() {
             return;
         }
-        // The planner may end with the last acknowledgement, so it hears of the work before that.
+        // The planner may end after the last acknowledgement, so report the work before that.
         let is_last = self.load().tasks == 0 && steps.iter().any(|step| matches!(step, Step::Acknowledge(_)));
         let stat = is_last.then(|| Report::Stat(self.stat()));
         let (queue, run, name) = (self.queue.clone(), self.run.clone(), self.name.clone());
@@ -361,7 +361,7 @@ impl<Q: Queue> WorkerQueue<Q> {
         });
     }
 
-    /// Waits for requests in progress, and takes no more tasks.
+    /// Waits for requests in progress, and accepts no more tasks.
     pub async fn finish(&mut self) {
         let until = Instant::now() + LAST_REQUESTS_MAX;
         while let Ok(Some(answer)) = tokio::time::timeout_at(until, self.requests.join_next()).await {
@@ -376,20 +376,20 @@ impl<Q: Queue> WorkerQueue<Q> {
         }
     }
 
-    /// Gives everything back, and reports. Requests that are still in progress are dropped; the worker may begin anew.
+    /// Gives all tasks back, and reports. Requests that are still in progress are dropped; the worker may start again.
     pub async fn give_back(&mut self) {
         let steps = self.book.give_back(self.now());
         self.end(steps).await;
     }
 
-    /// As [`WorkerQueue::give_back`], after a failure of the worker's own: its tasks count as failed.
+    /// Like [`WorkerQueue::give_back`], after a failure of the worker itself: its tasks count as failed.
     pub async fn fail(&mut self, fault: &str) {
         let steps = self.book.fail_all(self.now(), fault);
         self.end(steps).await;
     }
 
     async fn end(&mut self, steps: Vec<Step>) {
-        // They may be of a runtime that ends with a session of the worker.
+        // They may belong to a runtime that ends with a session of the worker.
         self.requests = JoinSet::new();
         self.pulling = None;
         perform(&self.queue, &self.run, &self.name, steps).await;
@@ -397,7 +397,7 @@ impl<Q: Queue> WorkerQueue<Q> {
     }
 }
 
-/// Tasks that have failed one after the other.
+/// Counts consecutive failed tasks.
 #[derive(Debug, Default)]
 struct Failures {
     count: u32,
@@ -420,8 +420,9 @@ impl Failures {
     }
 }
 
-/// Tells the queue the steps of a book. A request that fails has the same end as a lost one: the task comes again, and its
-/// files are found in the store. Gives the queue's words if it refuses an acknowledgement: it would refuse others, too.
+/// Sends the book's steps to the queue. A failed request has the same effect as a lost one: the task comes again, and
+/// its files are found in the store. Returns the queue's text if it refuses an acknowledgement, as it would refuse
+/// others, too.
 async fn perform<Q: Queue>(queue: &Q, run: &RunId, worker: &WorkerId, steps: Vec<Step>) -> Option<String> {
     let mut denied = None;
     for step in steps {

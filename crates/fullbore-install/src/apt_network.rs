@@ -9,13 +9,13 @@ use fullbore_wire::run::NetworkSettings;
 
 use crate::root::within;
 
-/// Name of a file that does not exist, in place of a link loop in the root.
+/// Path that stands for one that leads through a loop of links: no file of this name exists.
 const NOWHERE: &str = "links that lead to each other";
 
 /// Adds the proxies, credentials (apt_auth.conf(5)) and certificates of an apt configuration to network settings.
 /// Paths of the configuration are resolved within `root`. Credentials and certificates that `settings` names take
 /// precedence.
-pub fn apt_network(settings: &NetworkSettings, configuration: &Configuration, root: &Path) -> NetworkSettings {
+pub(crate) fn apt_network(settings: &NetworkSettings, configuration: &Configuration, root: &Path) -> NetworkSettings {
     // A missing file is reported where it is opened.
     let seen = |path: PathBuf| within(root, &path).unwrap_or_else(|_| root.join(NOWHERE));
     let mut auth_files = settings.auth_files.clone();

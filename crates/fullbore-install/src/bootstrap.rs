@@ -68,7 +68,11 @@ const ARCHIVES: &str = "var/cache/apt/archives";
 /// Makes a root. The process should be in its own mount namespace: mounts into the root end with its last process.
 ///
 /// # Errors
-/// See [`ErrorKind`]. After an error a directory is marked as unfinished, and the next run starts over; an archive is
+/// The [kind](ErrorKind) of the error tells what failed. `Usage`: settings, sources or a missing program. `Network` and
+/// `Verification`: indexes or package files. `Partial`: apt, dpkg, a maintainer script or a hook failed. `Locked`:
+/// another run makes this root. `Disk`: a file of the root cannot be read or written. `Interrupted`: a signal.
+///
+/// After an error a directory stays marked as unfinished, and the next run starts over. An unfinished archive is
 /// removed.
 pub fn run(settings: &BootstrapSettings, events: &mut dyn Events) -> Result<Report, CommandError> {
     // First of all, because shells know only descriptors of one digit.
@@ -97,7 +101,7 @@ fn made(
     let place = TargetDirectory::open(settings)?;
     let root = place.root().to_owned();
     let own_mount = OwnMount::of(&root, settings.namespaces)?;
-    let session = Arc::new(Session::open(&root).map_err(|error| CommandError::disk(&root, &error))?);
+    let session = Arc::new(Session::open(&root).map_err(|error| CommandError::cannot("open", &root, &error))?);
     let mut record = RunRecord::begin("bootstrap", &settings.target, &root, Part::Around, events);
     if session.gives_up_privileges() {
         events.note(NO_NEW_PRIVILEGES.to_owned());
@@ -176,7 +180,7 @@ fn own_processes(settings: &BootstrapSettings, scratch: &Path) -> Result<OwnProc
     })
 }
 
-/// Removes the root of an archive, because only the archive was requested.
+/// Removes the root from which an archive was made: only the archive was requested.
 fn discard(place: TargetDirectory, result: Result<(), CommandError>) -> Result<(), CommandError> {
     let root = place.root().to_owned();
     match (place.discard(), result) {
@@ -188,7 +192,8 @@ fn discard(place: TargetDirectory, result: Result<(), CommandError>) -> Result<(
     }
 }
 
-/// Removes an incomplete root, which is never reused, even if its package files were kept.
+/// Adds to an error that the next run starts over: an incomplete root is never reused, even if its package files were
+/// kept.
 fn starts_over(mut error: CommandError) -> CommandError {
     if error.kind == ErrorKind::Disk && !error.hints.is_empty() {
         error.hints = vec!["free some space or use another disk, and run again: the root is made anew".to_owned()];
@@ -323,7 +328,7 @@ impl BootstrapRun<'_> {
             .map(|options| apt.first(self.settings, &options).map(|first| (options, first)))
         {
             Some(Ok((options, first))) => (true, options, first),
-            // What it cannot do it is to say of the whole.
+            // If apt cannot resolve the cut indexes, its answer for the whole archive counts.
             Some(Err(_)) | None => (false, AptOptions::default(), apt.first(self.settings, &AptOptions::default())?),
         };
         let requested = PrivateApt::requested(self.settings);
@@ -339,7 +344,7 @@ impl BootstrapRun<'_> {
         let events = Mutex::new(events);
         let (orders, ordered) = mpsc::channel::<Vec<Wanted>>();
         let (tell, told) = mpsc::channel::<Result<(), CommandError>>();
-        // None where apt decides otherwise with all packages.
+        // `None` if apt decides otherwise with all packages.
         let (say, said) = mpsc::channel::<Result<Option<Selection>, CommandError>>();
         let walked = std::thread::scope(|scope| {
             let (begin, unpacked) = mpsc::channel::<()>();
@@ -365,7 +370,7 @@ impl BootstrapRun<'_> {
                 let rest = match apt.rest(first, requested, options) {
                     Ok(rest) => rest,
                     Err(error) if !is_cut => return say.send(Err(error)).is_ok(),
-                    // With all packages it may be able to, or its message is the right one.
+                    // With all packages apt may succeed; if not, its message for the whole archive is the right one.
                     Err(_) => {
                         let whole = apt.rest(first, requested, &AptOptions::default());
                         return say.send(whole.map(|_| None)).is_ok();
@@ -384,7 +389,7 @@ impl BootstrapRun<'_> {
                 // The download may have failed meanwhile, and reports its own error.
                 let _ = orders.send(rest.files.clone());
                 let _ = say.send(Ok(Some(rest.clone())));
-                // Before this all cores unpack; afterwards one configures.
+                // Until then all cores unpack; afterwards one core configures.
                 if unpacked.recv().is_err() {
                     return false;
                 }
@@ -443,7 +448,7 @@ impl BootstrapRun<'_> {
                 Ok(Attempt::Complete)
             };
             let mut walked = walk_on();
-            // What fails with other packages than those that all would give has not failed yet.
+            // A failure with the cut indexes is not final: with all packages apt would have chosen others.
             if is_cut && walked.as_ref().is_err_and(|error: &CommandError| error.kind == ErrorKind::Partial) {
                 let _ = begin.send(());
                 if !confirmation.is_given() {
@@ -559,7 +564,7 @@ impl BootstrapRun<'_> {
     }
 }
 
-/// Tells what would be installed.
+/// Shows the packages that would be installed.
 fn tell_steps(first: &Selection, rest: &Selection, events: &mut dyn Events) {
     let steps = || first.steps.iter().chain(&rest.steps);
     for step in steps().filter(|step| step.action == Action::Unpack) {
@@ -594,7 +599,7 @@ fn synced(session: &Session, events: &mut dyn Events) -> Result<(), CommandError
     match flushed.failed.iter().chain(&flushed.missed).next() {
         None => Ok(()),
         Some((path, error)) => {
-            Err(CommandError::disk(path, error).context("some files of the root may not be on disk"))
+            Err(CommandError::cannot("sync", path, error).context("some files of the root may not be on disk"))
         }
     }
 }

@@ -31,8 +31,8 @@ struct Entry<'a> {
     is_reached: bool,
 }
 
-/// Returns the stanzas of the dependency closure for each index (uncompressed `Packages`), in the order of the index.
-/// `None` if no index has one of the names: apt may interpret it otherwise.
+/// Returns the stanzas of the dependency closure for each index (an uncompressed `Packages` file), in the order of the
+/// index. `None` if no index has one of the names: apt may interpret the name otherwise.
 ///
 /// ```
 /// use fullbore_install::{Seeds, dependency_closure};

@@ -7,7 +7,7 @@ mod accounts;
 mod diversions;
 mod lists;
 mod lock;
-pub mod relation;
+pub(crate) mod relation;
 mod stanza;
 mod triggers;
 mod write;
@@ -16,18 +16,18 @@ use std::collections::BTreeMap;
 
 use crate::root::{Root, RootError};
 
-pub use accounts::Accounts;
+pub(crate) use accounts::Accounts;
 pub(crate) use diversions::{Diversions, Overrides, Permissions};
-pub use lists::FileOwners;
+pub(crate) use lists::FileOwners;
 pub(crate) use lock::{LOCKS, open_lock};
 pub use lock::{Lock, LockError};
 pub use stanza::Stanza;
 pub(crate) use triggers::Directive;
-pub use triggers::Interests;
+pub(crate) use triggers::Interests;
 pub(crate) use write::{Change, NewPackage};
 
 /// Directory of the database, relative to the root.
-pub const DIRECTORY: &str = "var/lib/dpkg";
+pub(crate) const DIRECTORY: &str = "var/lib/dpkg";
 
 /// Error in reading or writing the database.
 #[derive(Debug, thiserror::Error)]
@@ -51,7 +51,7 @@ pub enum DatabaseError {
 
 /// State of a package (the third word of its `Status`), in dpkg's order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum State {
+pub(crate) enum State {
     /// Known by its name only.
     NotInstalled,
     /// Removed, not purged.
@@ -101,10 +101,10 @@ impl State {
 
 /// A stanza of the status file.
 #[derive(Debug, Clone)]
-pub struct Record {
-    /// Fields of the stanza.
+pub(crate) struct Record {
+    /// Fields of the stanza, in dpkg's order.
     pub stanza: Stanza,
-    /// State of the package.
+    /// State of the package, from its `Status` field.
     pub state: State,
     /// Text in the file; `None` once a field changed.
     text: Option<String>,
@@ -115,29 +115,29 @@ impl Record {
         Record { stanza, state, text: None }
     }
 
-    /// Name of the package.
-    pub fn name(&self) -> &str {
+    /// Name of the package, from the field `Package`.
+    pub(crate) fn name(&self) -> &str {
         self.stanza.get("Package").unwrap_or_default()
     }
 
     /// Version of the package; empty if dpkg keeps none.
-    pub fn version(&self) -> &str {
+    pub(crate) fn version(&self) -> &str {
         self.stanza.get("Version").unwrap_or_default()
     }
 
-    /// Architecture of the package.
-    pub fn architecture(&self) -> &str {
+    /// Architecture of the package; `all` if it fits any.
+    pub(crate) fn architecture(&self) -> &str {
         self.stanza.get("Architecture").unwrap_or_default()
     }
 
     /// Name that dpkg uses for files in `info` and in trigger files. It has the architecture only for `Multi-Arch:
     /// same`.
-    pub fn label(&self) -> String {
+    pub(crate) fn label(&self) -> String {
         label(&self.stanza)
     }
 
     /// Whether the files are in place, as far as relations are concerned.
-    pub fn is_present(&self) -> bool {
+    pub(crate) fn is_present(&self) -> bool {
         self.state > State::ConfigFiles
     }
 
@@ -163,9 +163,9 @@ pub(crate) fn label(stanza: &Stanza) -> String {
     }
 }
 
-/// dpkg's database in a root.
+/// dpkg's database in a root, read into memory.
 #[derive(Debug)]
-pub struct Database {
+pub(crate) struct Database {
     /// Records by name and architecture, which is the order in the status file.
     pub(crate) records: BTreeMap<(String, String), Record>,
     pub(crate) diversions: Diversions,
@@ -179,8 +179,9 @@ impl Database {
     /// Reads the database of a root; a root without one has an empty database.
     ///
     /// # Errors
-    /// Every variant of [`DatabaseError`].
-    pub fn read(root: &Root) -> Result<Database, DatabaseError> {
+    /// [`DatabaseError::Interrupted`] if `updates` has a journal of an interrupted dpkg. [`DatabaseError::Content`] if
+    /// a file is not in dpkg's format, or `info/format` is unknown. [`DatabaseError::Root`] if a file cannot be read.
+    pub(crate) fn read(root: &Root) -> Result<Database, DatabaseError> {
         let updates = root.names(&format!("{DIRECTORY}/updates"))?;
         if updates.iter().any(|name| name.iter().all(u8::is_ascii_digit)) {
             return Err(DatabaseError::Interrupted);
@@ -202,24 +203,24 @@ impl Database {
     }
 
     /// All records, sorted by name.
-    pub fn records(&self) -> impl Iterator<Item = &Record> {
+    pub(crate) fn records(&self) -> impl Iterator<Item = &Record> {
         self.records.values()
     }
 
     /// Records of a name, one per architecture.
-    pub fn named(&self, name: &str) -> impl Iterator<Item = &Record> + use<'_> {
+    pub(crate) fn named(&self, name: &str) -> impl Iterator<Item = &Record> + use<'_> {
         let first = (name.to_owned(), String::new());
         let name = name.to_owned();
         self.records.range(first..).take_while(move |((other, _), _)| *other == name).map(|(_, record)| record)
     }
 
     /// Native architecture of the root: that of its package dpkg, if installed.
-    pub fn native_architecture(&self) -> Option<&str> {
+    pub(crate) fn native_architecture(&self) -> Option<&str> {
         self.named("dpkg").find(|record| record.is_present()).map(Record::architecture)
     }
 
     /// Architectures added with `dpkg --add-architecture`, perhaps with the native one.
-    pub fn foreign_architectures(&self) -> &[String] {
+    pub(crate) fn foreign_architectures(&self) -> &[String] {
         &self.architectures
     }
 

@@ -90,7 +90,7 @@ pub enum DivertError {
         #[source]
         error: io::Error,
     },
-    /// Somebody else diverts the program, or to its new name.
+    /// Another package or the administrator diverts the program, or diverts something to its new name.
     #[error("{}: {by} diverts it to {} already", path.display(), to.display())]
     Taken {
         /// Path of the program.
@@ -161,7 +161,7 @@ impl Root {
     /// Opens the directory `path`, which must contain dpkg's database.
     ///
     /// # Errors
-    /// There is no such directory, or it has no database of dpkg.
+    /// [`DivertError::File`] if the directory or its `var/lib/dpkg` does not exist or cannot be searched.
     pub fn open(path: &Path) -> Result<Root, DivertError> {
         let path = path.canonicalize().map_err(file(path))?;
         let info = within(&path, Path::new(DATABASE)).map_err(file(&path))?;
@@ -175,8 +175,8 @@ impl Root {
     /// `helper` is a fullbore that can run in the root, where a copy is placed. With `try_helper` it is tested first.
     ///
     /// # Errors
-    /// [`DivertError`] if a path cannot be diverted, a file cannot be changed, dpkg-divert fails, or `helper` cannot
-    /// run in this root.
+    /// Every variant of [`DivertError`]: `Path` or `Taken` if a program cannot be diverted, `File` if a file cannot be
+    /// changed, `Refused` if dpkg-divert fails, and `Helper` if `helper` cannot run in this root.
     pub fn on(
         &self,
         programs: &[PathBuf],
@@ -236,7 +236,7 @@ impl Root {
     /// States of these programs, or of all diverted ones.
     ///
     /// # Errors
-    /// A program does not exist, or a file cannot be read.
+    /// [`DivertError::Path`] if a program does not exist, [`DivertError::File`] if a file cannot be read.
     pub fn status(&self, programs: &[PathBuf]) -> Result<Vec<(PathBuf, State)>, DivertError> {
         let state = |(program, is_diverted): (PathBuf, bool)| {
             if !is_diverted {
@@ -283,11 +283,11 @@ impl Root {
         if kept.symlink_metadata().is_ok() {
             self.step(before, "rename back")?;
             fs::rename(&kept, &below).map_err(file(&below))?;
-            // rename(2) keeps both names of one file: then there was no wrapper yet.
+            // rename(2) keeps both names if they are links to one file: then the wrapper was not placed yet.
             self.step(before, "remove the link")?;
             remove(&kept)?;
         } else if is_wrapper(&below)? {
-            // Its package was removed.
+            // The package of the program was removed.
             self.step(before, "remove the wrapper")?;
             remove(&below)?;
         }
@@ -372,7 +372,7 @@ impl Root {
         let new = write_new(&place, 0o755, File::open(helper).map_err(file(helper))?)?;
         fs::rename(&new, &place).map_err(file(&place))?;
         if try_it {
-            // As the wrappers do.
+            // With the same arguments as the wrappers.
             let mut trial = Command::new("chroot");
             trial.arg(&self.path).arg(Path::new("/").join(HELPER)).args(WITHOUT_SYNCS).arg("true");
             let tried = trial.output().map_err(file(Path::new("chroot")))?;
@@ -401,7 +401,7 @@ impl Root {
         Ok(())
     }
 
-    /// Checks that this is a program of the root.
+    /// Checks that the root has this program.
     fn has_program(&self, program: &Path) -> Result<(), DivertError> {
         let wrong = |reason| Err(DivertError::Path { path: program.to_owned(), reason });
         self.below(program)?;
@@ -417,7 +417,7 @@ impl Root {
         }
     }
 
-    /// Paths of these programs as their packages list them, or as they are diverted; each once.
+    /// Paths of these programs as their packages list them, or as they are diverted, without duplicates.
     fn as_packages_have(&self, programs: &[PathBuf]) -> Result<Vec<PathBuf>, DivertError> {
         let (registered, listed) = (self.registered()?, self.listed(programs)?);
         let mut chosen: Vec<PathBuf> = Vec::new();
@@ -430,7 +430,8 @@ impl Root {
         Ok(chosen)
     }
 
-    /// These programs and whether they are diverted: as diverted, otherwise as given, and then they must exist.
+    /// These programs, and whether they are diverted. A diverted program has its diverted path; another one has the
+    /// given path, and must exist.
     fn named(&self, programs: &[PathBuf]) -> Result<Vec<(PathBuf, bool)>, DivertError> {
         let registered = self.registered()?;
         let state_of = |program: &PathBuf| match self.same(program, &registered)? {
@@ -440,7 +441,7 @@ impl Root {
         programs.iter().map(state_of).collect()
     }
 
-    /// The name that leads to the program, preferably its own.
+    /// The name that leads to the program, preferably the identical one.
     fn same<'a>(&self, program: &Path, names: &'a [PathBuf]) -> Result<Option<&'a PathBuf>, DivertError> {
         let below = self.below(program)?;
         let own = names.iter().find(|name| *name == program);

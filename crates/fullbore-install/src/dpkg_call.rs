@@ -20,10 +20,10 @@ const HARMLESS: [&str; 10] = [
     "--no-pager",
 ];
 
-/// Parsed arguments of `dpkg --unpack`.
+/// Parsed arguments of a `dpkg --unpack` command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DpkgCall {
-    /// File descriptor for status messages.
+pub(crate) struct DpkgCall {
+    /// Number of the descriptor for status messages (dpkg(1), `--status-fd`).
     pub status_descriptor: Option<u32>,
     /// Package files as seen from inside the root, in the given order.
     pub files: Vec<PathBuf>,
@@ -34,7 +34,7 @@ pub struct DpkgCall {
 impl DpkgCall {
     /// Parses dpkg's arguments. `None` if only dpkg implements one of the options. The files of directories
     /// (`--recursive`) are sorted by name.
-    pub fn parse(root: &Path, arguments: &[OsString]) -> Option<DpkgCall> {
+    pub(crate) fn parse(root: &Path, arguments: &[OsString]) -> Option<DpkgCall> {
         let mut call = DpkgCall { status_descriptor: None, files: Vec::new(), options: Vec::new() };
         let (mut is_recursive, mut is_unpack) = (false, false);
         let mut words = arguments.iter();
@@ -69,13 +69,13 @@ impl DpkgCall {
     }
 
     /// Path of a file as seen from outside the root.
-    pub fn outside(root: &Path, path: &Path) -> PathBuf {
+    pub(crate) fn outside(root: &Path, path: &Path) -> PathBuf {
         // A link loop is reported where the file is opened.
         within(root, path).unwrap_or_else(|_| root.join(path.strip_prefix("/").unwrap_or(path)))
     }
 
-    /// The same arguments, with these files instead.
-    pub fn for_files(&self, files: &[PathBuf]) -> Vec<OsString> {
+    /// The same arguments with other package files.
+    pub(crate) fn for_files(&self, files: &[PathBuf]) -> Vec<OsString> {
         let mut arguments = self.options.clone();
         arguments.extend(files.iter().map(|file| file.as_os_str().to_owned()));
         arguments
@@ -96,7 +96,7 @@ fn walk(directory: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// Target of a file in such a directory, as seen from inside the root.
+/// Target of a link in apt's directory of links, as seen from inside the root.
 fn target(root: &Path, file: &Path) -> Option<PathBuf> {
     match fs::read_link(file) {
         Ok(target) if target.is_absolute() => Some(target),

@@ -25,12 +25,12 @@ use crate::database::LOCKS;
 use crate::database::open_lock;
 use crate::root::{Root, RootError};
 
-/// Interval between checks whether to wait on.
+/// Interval between calls of `told` while a lock is held.
 const POLL_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// Time to wait for a held lock: apt's `DPkg::Lock::Timeout`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LockTimeout {
+pub(crate) enum LockTimeout {
     /// At most this time.
     For(Duration),
     /// No limit.
@@ -39,14 +39,14 @@ pub enum LockTimeout {
 
 impl LockTimeout {
     /// From seconds as in apt.conf(5), where a negative number means no limit.
-    pub fn of_seconds(seconds: i64) -> LockTimeout {
+    pub(crate) fn of_seconds(seconds: i64) -> LockTimeout {
         u64::try_from(seconds).map_or(LockTimeout::Never, |seconds| LockTimeout::For(Duration::from_secs(seconds)))
     }
 }
 
-/// Process that holds a lock.
+/// Process that holds one of dpkg's locks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LockHolder {
+pub(crate) struct LockHolder {
     /// Name of the lock file in dpkg's directory.
     pub lock: &'static str,
     /// Id and name of the process; `None` if it has ended or is in another PID namespace.
@@ -65,7 +65,7 @@ impl fmt::Display for LockHolder {
 
 /// Error in starting a program with dpkg's locks.
 #[derive(Debug, thiserror::Error)]
-pub enum FrontendError {
+pub(crate) enum FrontendError {
     /// Another process held a lock for the whole timeout.
     #[error("{0}")]
     Held(LockHolder),
@@ -88,7 +88,7 @@ pub enum FrontendError {
 
 /// A forked process that holds dpkg's locks and waits to become a program. On drop it ends.
 #[derive(Debug)]
-pub struct WaitingFrontend {
+pub(crate) struct WaitingFrontend {
     program: String,
     go: Option<OwnedFd>,
     child: Option<JoinHandle<io::Result<Child>>>,
@@ -100,8 +100,10 @@ impl WaitingFrontend {
     /// not die with the thread that started it.
     ///
     /// # Errors
-    /// Every variant of [`FrontendError`].
-    pub fn start(
+    /// [`FrontendError::Held`] if another process held a lock for the whole timeout. [`FrontendError::GivenUp`] if
+    /// `told` stopped the wait. [`FrontendError::Root`] if a lock file cannot be opened. [`FrontendError::Start`] if
+    /// the process cannot be started, or ends before it has the locks.
+    pub(crate) fn start(
         mut command: Command,
         root: &Root,
         timeout: LockTimeout,
@@ -109,7 +111,7 @@ impl WaitingFrontend {
     ) -> Result<WaitingFrontend, FrontendError> {
         let program = command.get_program().to_string_lossy().into_owned();
         let failed = |source: io::Error| FrontendError::Start { program: program.clone(), source };
-        // One descriptor for each: closing any descriptor of the file releases the lock, also in exec.
+        // One descriptor per lock: closing any descriptor of a file releases its lock, also in exec.
         let locks = [open_lock(root, LOCKS[0])?, open_lock(root, LOCKS[1])?];
         let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(|errno| failed(errno.into()));
         let ((going, go), (heard, telling)) = (pipe()?, pipe()?);
@@ -150,11 +152,11 @@ impl WaitingFrontend {
         }
     }
 
-    /// Starts the program.
+    /// Makes the waiting process become the program, with dpkg's locks.
     ///
     /// # Errors
-    /// The program cannot be started, or the process was killed.
-    pub fn go(mut self) -> Result<Child, FrontendError> {
+    /// [`FrontendError::Start`] if the program cannot be started, or the waiting process was killed.
+    pub(crate) fn go(mut self) -> Result<Child, FrontendError> {
         let told = self.go.take().map(|go| rustix::io::write(&go, &[kernel::GO]));
         let gone = matches!(told, Some(Err(_)));
         match self.join() {

@@ -43,12 +43,12 @@ impl Moment {
     pub const ALL: [Moment; 4] = [Moment::Setup, Moment::Extract, Moment::Essential, Moment::Customize];
 }
 
-/// Where a hook runs.
+/// Place in which a hook runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// Outside of the root.
+    /// Outside of the root, on the host.
     Outside,
-    /// In a chroot.
+    /// In a chroot in the root.
     Chrooted,
 }
 
@@ -66,13 +66,13 @@ pub enum Place {
 pub struct Hook {
     /// Moment of the bootstrap at which the hook runs.
     pub moment: Moment,
-    /// Where it runs.
+    /// Whether the hook runs in the root or outside.
     pub place: Place,
     /// Path of a program, or a shell snippet.
     pub script: String,
 }
 
-/// Kind of a hook.
+/// Form of a hook, which determines how it is run.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Form<'a> {
     /// A program, with the root as its argument.
@@ -85,7 +85,7 @@ pub enum Form<'a> {
     Chrooted(&'a str),
 }
 
-/// Starts programs for hooks.
+/// Creates the commands of hooks.
 pub trait Starter {
     /// Command for a program outside of the root.
     fn outside(&self, program: &str) -> Command;
@@ -93,7 +93,7 @@ pub trait Starter {
     fn inside(&self, program: &str) -> Command;
 }
 
-/// Owner of copied files.
+/// Owner of files that a hook copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ownership {
     /// The owner of the original.
@@ -102,7 +102,7 @@ pub enum Ownership {
     Root,
 }
 
-/// Options of tar for archives that contain no times of the moment.
+/// Options of tar for archives without times of the current run.
 pub const PLAIN_TAR: [&str; 4] = [
     "--numeric-owner",
     "--xattrs",
@@ -138,7 +138,7 @@ impl Hook {
     /// Checks the arguments of commands that move files.
     ///
     /// # Errors
-    /// An argument is missing or superfluous.
+    /// [`io::ErrorKind::InvalidInput`] if an argument is missing or superfluous.
     pub fn check(&self) -> io::Result<()> {
         match self.form() {
             Form::Moving(word, arguments) => paths(word, &arguments).map(|_| ()),
@@ -149,7 +149,7 @@ impl Hook {
     /// Commands of the hook, in order.
     ///
     /// # Errors
-    /// Like [`Hook::check`], and a link loop in the root.
+    /// The errors of [`Hook::check`], and `ELOOP` if a path of the root leads through a loop of links.
     pub fn commands(&self, root: &Path, owners: Ownership, starter: &dyn Starter) -> io::Result<Vec<Command>> {
         match self.form() {
             Form::Program(program) => {
@@ -175,12 +175,12 @@ impl Hook {
     }
 }
 
-/// Hooks of a directory.
+/// Hooks of a directory, and warnings about its other files.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct OfDirectory {
     /// Programs whose names start with the name of a moment, sorted by name.
     pub hooks: Vec<Hook>,
-    /// Files that look like hooks and are none.
+    /// Warnings about files that look like hooks and are not.
     pub warnings: Vec<String>,
 }
 

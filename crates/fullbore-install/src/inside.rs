@@ -1,8 +1,8 @@
-//! Commands in a package root.
+//! Commands that run in a package root.
 //!
-//! Each runs in a chroot and, if requested, in a PID namespace of its own: processes that a maintainer script leaves
-//! running end with the command, and a kill of fullbore ends all commands at once. `unshare` and `chroot` are programs
-//! of Essential packages.
+//! Each command runs in a chroot and, if requested, in a PID namespace of its own: processes that a maintainer script
+//! leaves running end with the command, and a kill of fullbore ends all commands at once. `unshare` and `chroot` are
+//! programs of Essential packages.
 
 use std::ffi::OsStr;
 use std::io::{self, IsTerminal as _};
@@ -34,9 +34,9 @@ const WITH_PROC: &str =
 /// mount point, unshare cannot make it private again.
 const UNSHARE: [&str; 5] = ["--mount", "--propagation", "unchanged", "--pid", "--fork"];
 
-/// Starts commands in a root and on it.
+/// Creates commands that run in a root or work on it.
 #[derive(Debug)]
-pub struct RootCommands<'a> {
+pub(crate) struct RootCommands<'a> {
     root: PathBuf,
     session: &'a Session,
     own_processes: OwnProcesses,
@@ -44,20 +44,20 @@ pub struct RootCommands<'a> {
     environment: Vec<(String, String)>,
 }
 
-/// Whether a command has a PID namespace of its own, with a `/proc` for it in the root.
+/// Whether each command gets a PID namespace of its own, with its own `/proc` in the root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OwnProcesses {
+pub(crate) enum OwnProcesses {
     /// No; only privileged processes may have one.
     No,
-    /// A namespace without `/proc`.
+    /// A PID namespace, but no `/proc`.
     WithoutProc,
-    /// Both.
+    /// A PID namespace and its `/proc`.
     WithProc,
 }
 
 impl<'a> RootCommands<'a> {
     /// For a new root at the canonical path `root`. Commands are killed when this process ends.
-    pub fn alone(
+    pub(crate) fn alone(
         root: &Path,
         session: &'a Session,
         own_processes: OwnProcesses,
@@ -68,7 +68,7 @@ impl<'a> RootCommands<'a> {
 
     /// For an existing root: commands run to their end when this process is killed. Wrappers of diverted programs
     /// execute the program in the same process, because another one would not have its locks.
-    pub fn living(root: &Path, session: &'a Session) -> RootCommands<'a> {
+    pub(crate) fn living(root: &Path, session: &'a Session) -> RootCommands<'a> {
         let known = divert::is_in_use(root).then_some(divert::IS_WITHOUT_SYNCS);
         let environment = known.map(|(name, value)| (name.to_owned(), value.to_owned())).into_iter().collect();
         RootCommands {
@@ -80,13 +80,13 @@ impl<'a> RootCommands<'a> {
         }
     }
 
-    /// Path of the root.
-    pub fn root(&self) -> &Path {
+    /// Path of the root, as seen from outside.
+    pub(crate) fn root(&self) -> &Path {
         &self.root
     }
 
     /// Command for a program in the root, without syncs.
-    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+    pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut words: Vec<&OsStr> = Vec::new();
         if self.root != Path::new("/") {
             words.extend(["chroot".as_ref(), self.root.as_os_str()]);
@@ -105,7 +105,7 @@ impl<'a> RootCommands<'a> {
     }
 
     /// Like [`RootCommands::command`], with the working directory and umask of dpkg's scripts.
-    pub fn script(&self, program: impl AsRef<OsStr>) -> Command {
+    pub(crate) fn script(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = self.command(program);
         set_mask(&mut command, Mode::from_raw_mode(0o022));
         command.current_dir(&self.root);
@@ -114,21 +114,21 @@ impl<'a> RootCommands<'a> {
 
     /// Gives a maintainer script of an existing root the stdin of the caller, as dpkg does. A terminal stays with apt,
     /// which reads it meanwhile, and the script has no stdin: nobody would see its question.
-    pub fn pass_stdin(&self, script: &mut Command) {
+    pub(crate) fn pass_stdin(&self, script: &mut Command) {
         if self.on_exit == OnParentExit::Continue && !io::stdin().is_terminal() {
             script.stdin(Stdio::inherit());
         }
     }
 
     /// Command for a program outside of the root that starts nothing in it.
-    pub fn plain(&self, program: impl AsRef<OsStr>) -> Command {
+    pub(crate) fn plain(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         self.prepare(&mut command);
         command
     }
 
     /// Command for a program outside of the root that works on it, without syncs.
-    pub fn outside(&self, program: impl AsRef<OsStr>) -> Command {
+    pub(crate) fn outside(&self, program: impl AsRef<OsStr>) -> Command {
         self.started(&[program.as_ref()])
     }
 
@@ -159,8 +159,8 @@ impl<'a> RootCommands<'a> {
 /// Whether this process may create PID namespaces with a `/proc` for each.
 ///
 /// # Errors
-/// `unshare` cannot be started.
-pub fn may_have_own_processes(scratch: &Path) -> io::Result<bool> {
+/// The system's error if `unshare` cannot be started.
+pub(crate) fn may_have_own_processes(scratch: &Path) -> io::Result<bool> {
     let mut command = Command::new("unshare");
     command.args(UNSHARE).args(["--", "sh", "-c", WITH_PROC]).arg(scratch).arg("true");
     Ok(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status()?.success())

@@ -66,13 +66,18 @@ pub struct Changes {
 }
 
 /// Asks the user to confirm the changes, in the cases in which apt-get asks. While it waits, it calls its second
-/// argument repeatedly, and returns if that fails, because the run was stopped.
+/// argument repeatedly, and returns the error of that if the run was stopped.
 pub type Confirm<'a> = dyn Fn(&Changes, &dyn Fn() -> Result<(), CommandError>) -> Result<bool, CommandError> + 'a;
 
 /// Installs packages into an existing root; apt decides which.
 ///
 /// # Errors
-/// See [`ErrorKind`]. After an error the root is in the state in which apt and dpkg left it.
+/// The [kind](ErrorKind) of the error tells what failed. `Usage`: settings, a missing program or a root in which
+/// services could start. `Network` and `Verification`: package files. `Partial`: apt, dpkg or a maintainer script
+/// failed. `Locked`: another process holds a lock of dpkg or apt. `Disk`: a file cannot be read, written or synced.
+/// `Interrupted`: a signal, or the user declined.
+///
+/// After an error the root is in the state in which apt and dpkg left it.
 pub fn run(settings: &InstallSettings, confirm: &Confirm<'_>, events: &mut dyn Events) -> Result<Report, CommandError> {
     let run_events = RunEvents::new(events);
     run_events.tell_during(|| installed(settings, confirm, &run_events.run_progress(), &mut &run_events))
@@ -96,9 +101,9 @@ fn installed(
             .hint("forbid starts with a policy-rc.d, install into an image with --root, or pass --force"));
     }
     let root = &settings.root;
-    let session = Arc::new(Session::open(root).map_err(|error| CommandError::disk(root, &error))?);
+    let session = Arc::new(Session::open(root).map_err(|error| CommandError::cannot("open", root, &error))?);
     let database = Path::new("var/lib/dpkg");
-    let database = within(root, database).map_err(|error| CommandError::disk(database, &error))?;
+    let database = within(root, database).map_err(|error| CommandError::cannot("find", database, &error))?;
     let log = Log::open(&database, None)?;
     let inside = RootCommands::living(root, &session);
     let configured = Configured::ask(settings, &inside, &log, events)?;
@@ -139,9 +144,9 @@ struct Configured {
     yes: bool,
     /// Whether to keep package files after the installation.
     keeps_archives: bool,
-    /// Proxies, credentials and limits for its archives.
+    /// Proxies, credentials and limits of the root's apt.
     network: NetworkSettings,
-    /// The lists of mirrors that its http method uses.
+    /// Mirror lists of apt's `mirror+file:` sources.
     mirrors: MirrorSets,
 }
 
@@ -157,7 +162,7 @@ impl Configured {
         let configuration = Configuration::from_dump(&dump).map_err(CommandError::usage)?;
         let directory = |name: &str, default: &str| {
             let path = configuration.path(name).unwrap_or_else(|| PathBuf::from(default));
-            within(&settings.root, &path).map_err(|error| CommandError::disk(&path, &error))
+            within(&settings.root, &path).map_err(|error| CommandError::cannot("find", &path, &error))
         };
         Ok(Configured {
             archives: directory("Dir::Cache::archives", ARCHIVES)?,
@@ -170,7 +175,7 @@ impl Configured {
         })
     }
 
-    /// Whether it has any archive in its sources.
+    /// Whether the root has an index of any archive.
     fn has_lists(&self) -> bool {
         let is_list = |entry: std::io::Result<std::fs::DirEntry>| {
             entry.is_ok_and(|entry| entry.file_name() != "lock" && entry.file_type().is_ok_and(|kind| kind.is_file()))
@@ -185,10 +190,10 @@ impl Configured {
     }
 }
 
-/// The mirrors of the root's lists. Errors in the lists are reported, as the http method does.
+/// Mirror sets of the root's mirror lists. Errors in the lists are reported, as the http method does.
 fn mirrors(configuration: &Configuration, root: &Path, events: &mut dyn Events) -> MirrorSets {
     let (sets, warnings) = MirrorSets::configured(configuration, |list| {
-        let path = within(root, list).map_err(|error| CommandError::disk(list, &error))?;
+        let path = within(root, list).map_err(|error| CommandError::cannot("find", list, &error))?;
         read_text(&path, LIST_BYTES_MAX)
     });
     warnings.into_iter().for_each(|warning| events.warn(warning));
@@ -257,7 +262,7 @@ impl InstallRun<'_> {
         })
     }
 
-    /// Fetches package files. apt fetches the files that this cannot, possibly in another way.
+    /// Fetches package files. apt later fetches those that fullbore cannot, possibly in another way.
     fn fetch(
         &self,
         wanted: &[Wanted],
@@ -293,7 +298,8 @@ impl InstallRun<'_> {
         }
         text.push_str(&format!("Dir::Bin::dpkg \"{}\";\n", relay.program().display()));
         let configuration = relay.add_file("apt.conf", &text);
-        let configuration = configuration.map_err(|error| CommandError::disk(&self.settings.root, &error))?;
+        let configuration =
+            configuration.map_err(|error| CommandError::cannot("write into", &self.settings.root, &error))?;
         let mut command = apt(self.settings, self.inside, "apt-get", Some(&configuration));
         // The user has confirmed already.
         command.args(["--yes", "install"]).args(&self.settings.packages).stdin(Stdio::inherit());
@@ -319,7 +325,7 @@ impl InstallRun<'_> {
         unpacker.ask_dpkg();
         let mut server = DpkgServer::new(root, &unpacker, Vec::new(), self.settings.epoch);
         let served = server.serve(&relay, &mut child, record, events);
-        // Without its pipes nobody can wait for an answer that will not come.
+        // With the pipes closed, no script waits for an answer that never comes.
         drop(relay);
         if served.is_err() {
             let _ = child.wait();
@@ -336,7 +342,7 @@ impl InstallRun<'_> {
         let flushed = self.session.sync(&mut |path| events.note(still_syncing(path)));
         ended?;
         if let Some((path, error)) = flushed.failed.iter().chain(&flushed.missed).next() {
-            return Err(CommandError::disk(path, error)
+            return Err(CommandError::cannot("sync", path, error)
                 .context("the packages are installed, but some files may not be on disk"));
         }
         for (path, error) in &flushed.beyond {

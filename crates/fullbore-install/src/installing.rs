@@ -1,14 +1,14 @@
 //! Shared parts of `bootstrap` and `install`. This module has the time report of a run.
 
-pub mod bytecode;
-pub mod download;
-pub mod dpkg_configuration;
-pub mod dpkg_server;
-pub mod estimate;
-pub mod log;
-pub mod record;
-pub mod run_events;
-pub mod unpacker;
+pub(crate) mod bytecode;
+pub(crate) mod download;
+pub(crate) mod dpkg_configuration;
+pub(crate) mod dpkg_server;
+pub(crate) mod estimate;
+pub(crate) mod log;
+pub(crate) mod record;
+pub(crate) mod run_events;
+pub(crate) mod unpacker;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -40,7 +40,7 @@ const SLOWEST_NAMED: usize = 10;
 
 /// The parts of a run's wall time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Part {
+pub(crate) enum Part {
     /// Fetching and verifying indexes.
     Indexes,
     /// apt resolves the packages.
@@ -74,8 +74,8 @@ pub enum Part {
 }
 
 impl Part {
-    /// The name in the report.
-    pub fn name(self) -> &'static str {
+    /// Name of the part in the report and in JSON.
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Part::Indexes => "indexes",
             Part::Resolve => "resolving",
@@ -111,7 +111,7 @@ impl Part {
 
 /// A clock that measures one part at a time.
 #[derive(Debug)]
-pub struct PartClock {
+pub(crate) struct PartClock {
     begun: Instant,
     part: Part,
     since: Instant,
@@ -120,18 +120,18 @@ pub struct PartClock {
 
 impl PartClock {
     /// Starts the clock with this part.
-    pub fn start(part: Part) -> PartClock {
+    pub(crate) fn start(part: Part) -> PartClock {
         let now = Instant::now();
         PartClock { begun: now, part, since: now, spent: BTreeMap::new() }
     }
 
-    /// The start time.
-    pub fn begun(&self) -> Instant {
+    /// Time at which the clock was started.
+    pub(crate) fn begun(&self) -> Instant {
         self.begun
     }
 
     /// Measures this part from now on.
-    pub fn turn(&mut self, part: Part) {
+    pub(crate) fn turn(&mut self, part: Part) {
         let now = Instant::now();
         *self.spent.entry(self.part).or_default() += now - self.since;
         (self.part, self.since) = (part, now);
@@ -139,7 +139,7 @@ impl PartClock {
 
     /// Distributes the time of one part to others as observed. If the observed times are longer than that time, they
     /// are scaled.
-    pub fn deal(&mut self, from: Part, observed: &Observed) {
+    pub(crate) fn deal(&mut self, from: Part, observed: &Observed) {
         let whole = self.spent.remove(&from).unwrap_or_default();
         let seen = observed.scripts + observed.triggers + observed.dpkg + observed.apt + observed.other;
         if seen.is_zero() {
@@ -158,7 +158,7 @@ impl PartClock {
 
     /// Divides the time of unpacking: sequential stages count with their own time, and the concurrent stages share the
     /// rest in proportion.
-    pub fn divide_unpacking(&mut self, times: &UnpackTimes) {
+    pub(crate) fn divide_unpacking(&mut self, times: &UnpackTimes) {
         let mut rest = self.spent.remove(&Part::Unpack).unwrap_or_default();
         for (part, alone) in [(Part::Scripts, times.scripts), (Part::Dpkg, times.bookkeeping)] {
             let alone = alone.min(rest);
@@ -177,7 +177,7 @@ impl PartClock {
     }
 
     /// The measured times, in the order of the run.
-    pub fn parts(&self) -> Vec<(Part, Duration)> {
+    pub(crate) fn parts(&self) -> Vec<(Part, Duration)> {
         let spent = self.spent.iter().map(|(part, duration)| (*part, *duration));
         spent.filter(|(_, duration)| !duration.is_zero()).collect()
     }
@@ -185,14 +185,14 @@ impl PartClock {
 
 /// Time of unpacking by stage, from its stage clocks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct UnpackTimes {
-    /// Preinst scripts, sequential.
+pub(crate) struct UnpackTimes {
+    /// Preinst scripts; they run one after another.
     pub scripts: Duration,
-    /// dpkg's database, sequential.
+    /// Reading and writing dpkg's database, on one thread.
     pub bookkeeping: Duration,
     /// Reading and hashing, summed over all threads.
     pub verify: Duration,
-    /// Decompression, summed over all threads.
+    /// Decompressing `data.tar`, summed over all threads.
     pub decompress: Duration,
     /// Creating files, summed over all threads, with waits for the file system.
     pub write: Duration,
@@ -200,7 +200,7 @@ pub struct UnpackTimes {
 
 impl UnpackTimes {
     /// The times of a batch, with the time of its preinst scripts.
-    pub fn of(ledger: &Ledger, scripts: Duration) -> UnpackTimes {
+    pub(crate) fn of(ledger: &Ledger, scripts: Duration) -> UnpackTimes {
         let mut times = UnpackTimes { scripts, ..UnpackTimes::default() };
         for stage in ledger.reading().stages {
             // Calls that wait for the file system take longer than their processor time.
@@ -217,7 +217,7 @@ impl UnpackTimes {
     }
 
     /// Adds the times of another batch.
-    pub fn add(&mut self, other: &UnpackTimes) {
+    pub(crate) fn add(&mut self, other: &UnpackTimes) {
         self.scripts += other.scripts;
         self.bookkeeping += other.bookkeeping;
         self.verify += other.verify;
@@ -227,7 +227,7 @@ impl UnpackTimes {
 }
 
 /// Text that names the part with the most time.
-pub fn verdict(parts: &[(Part, Duration)], slowest: &[(String, u64)]) -> Option<VerdictReport> {
+pub(crate) fn verdict(parts: &[(Part, Duration)], slowest: &[(String, u64)]) -> Option<VerdictReport> {
     let whole: f64 = parts.iter().map(|(_, duration)| duration.as_secs_f64()).sum();
     let mut shares: Vec<(Part, f64)> =
         parts.iter().map(|(part, duration)| (*part, duration.as_secs_f64() / whole.max(1e-9))).collect();
@@ -258,18 +258,18 @@ pub fn verdict(parts: &[(Part, Duration)], slowest: &[(String, u64)]) -> Option<
 
 /// The cost of a flush on the target's file system.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Flush {
+pub(crate) struct Flush {
     cost: Duration,
 }
 
 impl Flush {
-    /// Measures it with a few small writes.
-    pub fn probe(directory: &Path) -> Flush {
+    /// Measures the cost with a few small writes in this directory.
+    pub(crate) fn probe(directory: &Path) -> Flush {
         Flush { cost: session::flush_cost(directory).map_or(Duration::ZERO, |FlushCost { flush, .. }| flush) }
     }
 
     /// The estimate that is printed before packages are unpacked.
-    pub fn expectation(&self, packages: u64) -> Option<String> {
+    pub(crate) fn expectation(&self, packages: u64) -> Option<String> {
         if self.cost.is_zero() || packages == 0 {
             return None;
         }
@@ -281,21 +281,20 @@ impl Flush {
         Some(format!("a flush costs {cost:.2} ms here: without syncs, {what} about {saved}"))
     }
 
-    /// The lower cost of two measurements: concurrent writes of others make a flush slower, and nothing makes it
-    /// faster.
+    /// The lower of two measurements: other writers can make a flush slower, and nothing makes it faster.
     #[must_use]
-    pub fn or_less(self, other: Flush) -> Flush {
+    pub(crate) fn or_less(self, other: Flush) -> Flush {
         let known = [self.cost, other.cost].into_iter().filter(|cost| !cost.is_zero());
         Flush { cost: known.min().unwrap_or_default() }
     }
 
-    /// In microseconds.
-    pub fn micros(&self) -> u64 {
+    /// Cost of a flush in microseconds.
+    pub(crate) fn micros(&self) -> u64 {
         self.cost.as_micros() as u64
     }
 
     /// Estimated time of dpkg's flushes for this number of packages and regular files, with one flush per call.
-    pub fn saved_ms(&self, packages: u64, files: u64) -> u64 {
+    pub(crate) fn saved_ms(&self, packages: u64, files: u64) -> u64 {
         let flushes = packages * FLUSHES_PER_PACKAGE + files;
         self.cost.saturating_mul(u32::try_from(flushes).unwrap_or(u32::MAX)).as_millis() as u64
     }
@@ -304,30 +303,30 @@ impl Flush {
 /// Notice if the filter takes the privileges of setuid programs away.
 pub const NO_NEW_PRIVILEGES: &str = "not privileged: setuid programs run with your own rights only";
 
-/// Notice during the final sync.
+/// Text of the notice during the final sync.
 pub fn still_syncing(path: &Path) -> String {
     format!("{}: the final sync still waits for it", path.display())
 }
 
-/// Observed activities of dpkg.
+/// Time of dpkg's activities, as observed from outside.
 #[derive(Debug, Clone, Default)]
-pub struct Observed {
-    /// Scripts that install or configure.
+pub(crate) struct Observed {
+    /// Scripts that install or configure packages.
     pub scripts: Duration,
-    /// Scripts that triggers run.
+    /// Postinst scripts that process triggers.
     pub triggers: Duration,
-    /// dpkg and its helpers.
+    /// dpkg and its helpers, without scripts.
     pub dpkg: Duration,
-    /// apt, without dpkg.
+    /// apt while no dpkg was running.
     pub apt: Duration,
-    /// Neither was running.
+    /// Time in which neither apt nor dpkg was running.
     pub other: Duration,
     by_script: BTreeMap<String, Duration>,
 }
 
 impl Observed {
-    /// The slowest scripts, in milliseconds.
-    pub fn slowest(&self) -> Vec<(String, u64)> {
+    /// The slowest scripts, the slowest first, in milliseconds.
+    pub(crate) fn slowest(&self) -> Vec<(String, u64)> {
         let mut all: Vec<(String, u64)> =
             self.by_script.iter().map(|(name, time)| (name.clone(), time.as_millis() as u64)).collect();
         all.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
@@ -338,15 +337,15 @@ impl Observed {
 
 /// Observes the descendants of this process while it is switched on.
 #[derive(Debug)]
-pub struct Observer {
+pub(crate) struct Observer {
     stop: Arc<AtomicBool>,
     is_on: Arc<AtomicBool>,
     thread: Option<JoinHandle<Observed>>,
 }
 
 impl Observer {
-    /// Starts the observer, switched off.
-    pub fn start() -> Observer {
+    /// Starts the observing thread; it is switched off at first.
+    pub(crate) fn start() -> Observer {
         let (stop, is_on) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let (stopped, is_on_now) = (stop.clone(), is_on.clone());
         let thread = std::thread::Builder::new().name("observer".to_owned()).spawn(move || {
@@ -366,12 +365,12 @@ impl Observer {
     }
 
     /// Switches the observer on or off.
-    pub fn set_on(&self, on: bool) {
+    pub(crate) fn set_on(&self, on: bool) {
         self.is_on.store(on, Ordering::Relaxed);
     }
 
     /// Stops the observer and returns its result.
-    pub fn finish(mut self) -> Observed {
+    pub(crate) fn finish(mut self) -> Observed {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or_default()
     }
@@ -454,7 +453,7 @@ fn script_of(words: &[String]) -> Option<Seen> {
 }
 
 /// The totals of clock, probe and observer.
-pub fn totals(clock: &PartClock, flush: &Flush, observed: &Observed, done: PackageTotals) -> PackageTotals {
+pub(crate) fn totals(clock: &PartClock, flush: &Flush, observed: &Observed, done: PackageTotals) -> PackageTotals {
     let packages = done.unpacked + done.by_dpkg.len() as u64;
     PackageTotals {
         flush_us: flush.micros(),

@@ -33,6 +33,7 @@
 //! `unpack::kernel` and `frontend::kernel` alone.
 
 #![deny(unsafe_code)]
+#![warn(unreachable_pub)]
 
 mod apt_network;
 pub mod bootstrap;

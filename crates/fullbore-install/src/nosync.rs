@@ -56,7 +56,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// milliseconds.
 const MOUNT_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A command to run without syncs.
+/// A command that is run without syncs.
 #[derive(Debug)]
 pub struct Job {
     /// The program, found in `PATH` if it has no slash.
@@ -84,7 +84,7 @@ pub enum Notice<'a> {
     Syncing(&'a Path),
 }
 
-/// Why the command did not start.
+/// Why a command did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
@@ -129,7 +129,7 @@ pub enum Ended {
 /// Result of a run, with its final sync.
 #[derive(Debug)]
 pub struct Outcome {
-    /// End of the command.
+    /// How the command ended.
     pub ended: Ended,
     /// Programs still running two seconds after the end of the command.
     pub survivors: Vec<Process>,
@@ -174,7 +174,7 @@ pub fn run(job: &Job, notify: &mut dyn FnMut(Notice<'_>)) -> Result<Outcome, Sta
     if !filter::KNOWS_THIS_MACHINE {
         return Err(StartError::Architecture);
     }
-    // Before there are other threads, in which a signal could end the process.
+    // Signals are blocked before there are other threads, in which a signal could end the process.
     let signals = Signals::block().map_err(system("cannot watch over signals"))?;
     let mut disks = Disks::open().map_err(system("cannot read which file systems there are"))?;
     let devices = Devices::read();

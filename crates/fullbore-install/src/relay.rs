@@ -26,7 +26,7 @@ use crate::root::{within, write_file};
 /// Maximum size of a request, in bytes: more than the arguments of a program can have (`ARG_MAX`, 2 MiB).
 const ORDER_BYTES_MAX: usize = 4 << 20;
 
-/// End of a request: that of the last argument, and an empty argument.
+/// End of a request: the end of the last argument, followed by an empty argument.
 const END: &[u8] = b"\0\0";
 
 /// Interval between checks whether apt has ended, in milliseconds.
@@ -42,9 +42,9 @@ const DIRECTORY: &str = "fullbore-dpkg.";
 /// Name of the file that is locked while a process answers.
 const ALIVE: &str = "alive";
 
-/// Answer to a request.
+/// Answer to a request of the script.
 #[derive(Debug)]
-pub enum Answer {
+pub(crate) enum Answer {
     /// The script prints this output and executes dpkg with these arguments.
     Run(Vec<OsString>, DpkgOutput),
     /// The script prints this output, runs dpkg with the first arguments, and then makes a request with the second.
@@ -57,7 +57,7 @@ pub enum Answer {
 
 /// Output that dpkg would have made.
 #[derive(Debug, Default)]
-pub struct DpkgOutput {
+pub(crate) struct DpkgOutput {
     /// Text for stdout.
     pub output: Vec<u8>,
     /// Text for the status descriptor.
@@ -68,7 +68,7 @@ pub struct DpkgOutput {
 
 /// Error in placing or removing the script.
 #[derive(Debug, thiserror::Error)]
-pub enum RelayError {
+pub(crate) enum RelayError {
     /// No parent directory allows programs.
     #[error("{}: neither /run nor /var/lib allows programs", .0.display())]
     NotExecutable(PathBuf),
@@ -90,7 +90,7 @@ fn failed(path: &Path) -> impl Fn(io::Error) -> RelayError {
 
 /// A script in a root that apt takes for dpkg, with its pipes and its lock.
 #[derive(Debug)]
-pub struct Relay {
+pub(crate) struct Relay {
     directory: PathBuf,
     /// Handle of the directory, whose path may lead elsewhere later.
     handle: OwnedFd,
@@ -104,8 +104,9 @@ impl Relay {
     /// Places the script in a root. It unsets the environment variables `without` for dpkg.
     ///
     /// # Errors
-    /// Every variant of [`RelayError`].
-    pub fn place(root: &Path, without: &[&str]) -> Result<Relay, RelayError> {
+    /// [`RelayError::NotExecutable`] if neither parent directory allows programs, [`RelayError::File`] if the
+    /// directory, a pipe or the script cannot be created.
+    pub(crate) fn place(root: &Path, without: &[&str]) -> Result<Relay, RelayError> {
         let places = PARENTS.iter().filter_map(|place| Some((place, within(root, Path::new(place)).ok()?)));
         let place = places.into_iter().find(|(_, outside)| is_executable(outside));
         let (place, outside) = place.ok_or_else(|| RelayError::NotExecutable(root.to_owned()))?;
@@ -138,8 +139,8 @@ impl Relay {
     /// its fullbore still needs its script.
     ///
     /// # Errors
-    /// A directory cannot be read or removed.
-    pub fn clear_abandoned(root: &Path) -> Result<(), RelayError> {
+    /// [`RelayError::File`] if a directory cannot be read or removed.
+    pub(crate) fn clear_abandoned(root: &Path) -> Result<(), RelayError> {
         let places = PARENTS.iter().filter_map(|place| within(root, Path::new(place)).ok());
         for place in &places.filter(|place| place.is_dir()).collect::<Vec<_>>() {
             for entry in fs::read_dir(place).map_err(failed(place))? {
@@ -155,15 +156,15 @@ impl Relay {
     }
 
     /// Path of the script in the root, for apt's `Dir::Bin::dpkg`.
-    pub fn program(&self) -> &Path {
+    pub(crate) fn program(&self) -> &Path {
         &self.inside
     }
 
     /// Writes a file in the directory of the script; returns its path in the root.
     ///
     /// # Errors
-    /// The file cannot be written.
-    pub fn add_file(&self, name: &str, text: &str) -> io::Result<PathBuf> {
+    /// The system's error if the file cannot be written.
+    pub(crate) fn add_file(&self, name: &str, text: &str) -> io::Result<PathBuf> {
         write_file(self.handle.as_fd(), name, 0o644, text.as_bytes())?;
         Ok(self.inside.with_file_name(name))
     }
@@ -172,9 +173,13 @@ impl Relay {
     /// apt ends and releases dpkg's locks.
     ///
     /// # Errors
-    /// An answer cannot be written, a request is too long, or a pipe fails. In the last case apt may still wait for
-    /// an answer.
-    pub fn serve(&self, child: &mut Child, answer: &mut dyn FnMut(Vec<OsString>) -> Answer) -> io::Result<ExitStatus> {
+    /// The system's error if an answer cannot be written or a pipe fails, and [`io::ErrorKind::InvalidData`] if a
+    /// request is too long. After the failure of a pipe, apt may still wait for an answer.
+    pub(crate) fn serve(
+        &self,
+        child: &mut Child,
+        answer: &mut dyn FnMut(Vec<OsString>) -> Answer,
+    ) -> io::Result<ExitStatus> {
         let mut order = Vec::new();
         let mut buffer = vec![0; 64 << 10];
         let mut failure = None;
@@ -220,8 +225,8 @@ impl Relay {
                 ("run", told)
             }
             Answer::RunAndAsk(first, then, told) => {
-                // As with one call of dpkg: it goes on after a package that it cannot unpack (status 1), and the status
-                // tells of it at the end.
+                // As in a single dpkg call: dpkg continues after a package that it cannot unpack (status 1), and its
+                // exit status reports that at the end.
                 let mut command = line("dpkg", &first, "");
                 command.extend_from_slice(b"status=$?\n[ \"$status\" -le 1 ] || exit \"$status\"\n");
                 command.extend(line("\"$at/dpkg\"", &then, " || status=$?"));

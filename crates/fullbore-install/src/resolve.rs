@@ -11,7 +11,7 @@ use crate::installing::download::local;
 
 /// A package file that apt would fetch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted {
+pub(crate) struct Wanted {
     /// Percent-encoded address, as apt prints it.
     pub uri: String,
     /// File name in apt's archives directory: `NAME_VERSION_ARCHITECTURE.deb`, with `%3a` for `:`.
@@ -24,7 +24,7 @@ pub struct Wanted {
 
 /// A step of apt.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Step {
+pub(crate) struct Step {
     /// Action of the step.
     pub action: Action,
     /// Name of the package, without architecture.
@@ -39,7 +39,7 @@ pub struct Step {
 
 /// Action of apt on a package.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Action {
+pub(crate) enum Action {
     /// Unpack.
     Unpack,
     /// Configure.
@@ -50,8 +50,8 @@ pub enum Action {
 
 /// Unexpected output of apt.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ResolveError {
-    /// A line starts like an address and is none.
+pub(crate) enum ResolveError {
+    /// A line starts like an address but cannot be parsed.
     #[error("cannot parse apt's list of addresses: `{0}`")]
     Uri(String),
     /// The index has no SHA-256 for this file.
@@ -66,22 +66,22 @@ pub enum ResolveError {
 }
 
 /// Options that make apt print the input of [`uris`].
-pub const PRINT_URIS: [&str; 4] = ["--yes", "--print-uris", "--option", "Acquire::ForceHash=SHA256"];
+pub(crate) const PRINT_URIS: [&str; 4] = ["--yes", "--print-uris", "--option", "Acquire::ForceHash=SHA256"];
 
 /// Maximum number of lines of an explanation. A guess.
 const EXPLAINED_MAX: usize = 200;
 
 /// Explanation of a refusal in the output of apt-get: unmet dependencies, providers of a virtual package. Progress
 /// lines and general remarks are removed.
-pub fn explanation(output: &str) -> Vec<&str> {
+pub(crate) fn explanation(output: &str) -> Vec<&str> {
     let lines: Vec<&str> = output.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
     let remarks = lines.iter().position(|line| line.starts_with("The following information may help"));
     let told = lines.iter().skip(remarks.map_or(0, |at| at + 1));
     told.filter(|line| !line.ends_with("...") && !line.ends_with("... Done")).take(EXPLAINED_MAX).copied().collect()
 }
 
-/// Names of the files of such lines that a server has, and for which the index has no SHA-256.
-pub fn without_sha256(output: &str) -> Vec<&str> {
+/// File names in lines of `--print-uris` for which the index has no SHA-256, local files excepted.
+pub(crate) fn without_sha256(output: &str) -> Vec<&str> {
     let mut names = Vec::new();
     for line in output.lines() {
         let Some((uri, rest)) = line.strip_prefix('\'').and_then(|line| line.split_once("' ")) else { continue };
@@ -100,8 +100,9 @@ pub fn without_sha256(output: &str) -> Vec<&str> {
 /// has, by its URI and name.
 ///
 /// # Errors
-/// Every variant of [`ResolveError`] but `Step`.
-pub fn uris(output: &str, hash_of: &dyn Fn(&str, &str) -> Option<Sha256>) -> Result<Vec<Wanted>, ResolveError> {
+/// [`ResolveError::Uri`] for a malformed line, [`ResolveError::NoHash`] if no hash is known for a file, and
+/// [`ResolveError::Name`] for an unsafe file name.
+pub(crate) fn uris(output: &str, hash_of: &dyn Fn(&str, &str) -> Option<Sha256>) -> Result<Vec<Wanted>, ResolveError> {
     let lines = output.lines().filter(|line| line.starts_with('\''));
     let mut seen = HashSet::new();
     let mut all = Vec::new();
@@ -133,8 +134,8 @@ fn uri(line: &str, hash_of: &dyn Fn(&str, &str) -> Option<Sha256>) -> Result<Wan
 /// Parses the steps of a simulation, in order.
 ///
 /// # Errors
-/// [`ResolveError::Step`].
-pub fn steps(output: &str) -> Result<Vec<Step>, ResolveError> {
+/// [`ResolveError::Step`] if a line `Inst`, `Conf`, `Remv` or `Purg` is malformed.
+pub(crate) fn steps(output: &str) -> Result<Vec<Step>, ResolveError> {
     let mut steps = Vec::new();
     for line in output.lines() {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
@@ -167,14 +168,14 @@ fn step(action: Action, text: &str) -> Option<Step> {
 }
 
 /// File name of a package in apt's archives directory (`QuoteString` with `_:`).
-pub fn file_name(package: &str, version: &str, architecture: &str) -> String {
+pub(crate) fn file_name(package: &str, version: &str, architecture: &str) -> String {
     let quoted = version.replace('%', "%25").replace('_', "%5f").replace(':', "%3a");
     format!("{package}_{quoted}_{architecture}.deb")
 }
 
 /// Makes a `status` file with these packages as installed, from their stanzas in an index. apt then says what else is
 /// needed before they are installed.
-pub fn as_if_installed(stanzas: &str) -> String {
+pub(crate) fn as_if_installed(stanzas: &str) -> String {
     let mut status = String::with_capacity(stanzas.len());
     for stanza in stanzas.split("\n\n").filter(|stanza| stanza.starts_with("Package:")) {
         for (number, line) in stanza.lines().enumerate() {

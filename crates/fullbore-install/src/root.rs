@@ -2,7 +2,8 @@
 //!
 //! Every path is resolved from the root's descriptor with `openat2` and `RESOLVE_IN_ROOT` (Linux 5.6): absolute links
 //! stay within the root, and no path leads out of it. (dpkg with `--root` follows absolute links out of the root.) On
-//! older kernels, and in containers whose filter does not know the call, [`steps`] resolves paths part by part.
+//! older kernels, and in containers whose filter does not know the call, the module `steps` resolves paths part by
+//! part.
 
 mod edit;
 mod steps;
@@ -79,7 +80,7 @@ impl Root {
     /// Opens the directory `path` as a root.
     ///
     /// # Errors
-    /// It is no directory, or cannot be opened.
+    /// [`RootError`] if the path is not a directory, or cannot be opened.
     pub fn open(path: &Path) -> Result<Root, RootError> {
         let error =
             |errno| RootError { path: path.to_owned(), operation: "open the root", source: io::Error::from(errno) };
@@ -133,7 +134,7 @@ impl Root {
     /// Reads a file; `None` if it does not exist.
     ///
     /// # Errors
-    /// The file cannot be read, or exceeds [`FILE_BYTES_MAX`].
+    /// [`RootError`] if the file cannot be read, or exceeds [`FILE_BYTES_MAX`].
     pub fn read(&self, path: &str) -> Result<Option<Vec<u8>>, RootError> {
         let error = |error: io::Error| RootError::new(path.as_bytes(), "read", error);
         let file = match self.resolve(path.as_bytes(), OFlags::RDONLY | OFlags::NONBLOCK) {
@@ -152,7 +153,7 @@ impl Root {
     /// Names in a directory, without `.` and `..`; empty if it does not exist.
     ///
     /// # Errors
-    /// [`RootError`] if the path exists and is no readable directory.
+    /// [`RootError`] if the path exists and is not a readable directory.
     pub fn names(&self, path: &str) -> Result<Vec<Vec<u8>>, RootError> {
         let error = |errno: Errno| RootError::new(path.as_bytes(), "list", errno);
         let directory = match self.resolve(path.as_bytes(), OFlags::RDONLY | OFlags::DIRECTORY) {
@@ -166,7 +167,7 @@ impl Root {
     /// Syncs the file systems of the root.
     ///
     /// # Errors
-    /// A write-back error since the root was opened; the kernel does not name the file.
+    /// [`RootError`] for a write-back error since the root was opened; the kernel does not name the file.
     pub(crate) fn sync(&self) -> Result<(), RootError> {
         let known = self.file_systems.lock().unwrap_or_else(PoisonError::into_inner);
         for (_, descriptor) in known.iter() {

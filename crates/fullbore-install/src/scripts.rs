@@ -17,8 +17,8 @@ const CONTROL: &str = "var/lib/dpkg/tmp.ci";
 /// Makes the command for a script of a new package; `None` if the package has no such script.
 ///
 /// # Errors
-/// The control files cannot be written.
-pub fn command(
+/// [`RootError`] if the control files cannot be written.
+pub(crate) fn command(
     inside: &RootCommands<'_>,
     archive: &Archive,
     dpkg_version: &str,
@@ -54,8 +54,8 @@ fn place(root: &Root, archive: &Archive, script: &str) -> Result<(), RootError> 
 /// Removes the control files that [`command`] wrote.
 ///
 /// # Errors
-/// The directory cannot be removed.
-pub fn clear(root: &Path) -> io::Result<()> {
+/// The system's error, as text, if the directory cannot be removed.
+pub(crate) fn clear(root: &Path) -> io::Result<()> {
     Root::open(root).and_then(|root| root.remove(CONTROL)).map(drop).map_err(io::Error::other)
 }
 

@@ -32,7 +32,7 @@ pub enum Variant {
     Standard,
 }
 
-/// With which privileges a root is made.
+/// Privileges with which a root is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// As root.
@@ -41,19 +41,19 @@ pub enum Mode {
     Unshare,
 }
 
-/// The namespaces in which a run mounts and starts programs.
+/// Namespaces in which a run mounts and starts programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Namespaces {
     /// A mount namespace of its own, and a PID namespace for each command.
     Own,
-    /// Its own, but new mounts are seen by the caller: in a chroot whose `/` is no mount point.
+    /// Like `Own`, but the caller sees new mounts, as in a chroot whose `/` is not a mount point.
     Shared,
-    /// Those of the caller, because the kernel allows no others.
+    /// The caller's namespaces, because the kernel allows no others.
     Callers,
 }
 
 impl Variant {
-    /// Its name on the command line.
+    /// Name of the namespaces on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Variant::Extract => "extract",
@@ -71,7 +71,7 @@ impl Variant {
 /// Format of a new root.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Format {
-    /// A directory.
+    /// A directory that stays as it is.
     Dir,
     /// A tar archive, compressed as its extension says.
     Tar,
@@ -79,14 +79,14 @@ pub enum Format {
     Squashfs,
     /// An image of a file system of the ext family.
     Ext(ExtVersion),
-    /// Nothing.
+    /// No result: the root is removed at the end.
     Null,
     /// An OCI image.
     Oci(OciSettings),
 }
 
 impl Format {
-    /// Its name for hooks, that of mmdebstrap where it has the format.
+    /// Name of the format for hooks, which is mmdebstrap's name if mmdebstrap has the format.
     pub fn name(&self) -> &'static str {
         match self {
             Format::Dir => "directory",
@@ -109,7 +109,7 @@ pub enum ExtVersion {
 }
 
 impl ExtVersion {
-    /// Its name for mke2fs.
+    /// Name of the version for mke2fs.
     pub fn name(self) -> &'static str {
         match self {
             ExtVersion::Ext2 => "ext2",
@@ -141,7 +141,7 @@ pub enum OciContainer {
 /// A result that has no name of its own in a directory.
 #[derive(Debug, Clone)]
 pub struct Stream {
-    /// Where the result goes.
+    /// Destination of the result.
     pub to: StreamTo,
     /// Directory for the temporary root.
     pub root_below: PathBuf,
@@ -154,7 +154,7 @@ pub enum StreamTo {
     Stdout(Arc<File>),
     /// A FIFO or a device, opened when the root is complete.
     File(PathBuf),
-    /// Nowhere.
+    /// Discards the result.
     Nothing,
 }
 
@@ -169,9 +169,9 @@ pub struct BootstrapSettings {
     pub format: Format,
     /// Stream for the result; `target` is then only a name for messages. A directory has none.
     pub stream: Option<Stream>,
-    /// With which privileges the root is made.
+    /// Privileges with which the root is made.
     pub mode: Mode,
-    /// The namespaces of the run.
+    /// Namespaces in which the run mounts and starts programs.
     pub namespaces: Namespaces,
     /// Path of this program, for hooks that call it.
     pub program: PathBuf,
@@ -181,11 +181,11 @@ pub struct BootstrapSettings {
     pub skips: Skips,
     /// Whether only to resolve the packages.
     pub simulate: bool,
-    /// What the user should know about the settings.
+    /// Warnings about the settings, for the user.
     pub warnings: Vec<String>,
     /// Architectures, the native one first. Never empty.
     pub architectures: Vec<String>,
-    /// Which packages the root has, beside `include`.
+    /// Package set of the root, without `include`.
     pub variant: Variant,
     /// Further packages, in the syntax of apt; files by their absolute paths.
     pub include: Vec<String>,

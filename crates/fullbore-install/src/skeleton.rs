@@ -34,7 +34,7 @@ const DIRECTORIES: [&str; 13] = [
 ];
 
 /// Temporary configuration of apt, removed at the end.
-pub const APT_WHILE_MADE: &str = "etc/apt/apt.conf.d/00fullbore";
+pub(crate) const APT_WHILE_MADE: &str = "etc/apt/apt.conf.d/00fullbore";
 
 /// Directories of the user's permanent options for apt and dpkg.
 const APT_OPTIONS: &str = "etc/apt/apt.conf.d";
@@ -43,7 +43,8 @@ const DPKG_OPTIONS: &str = "etc/dpkg/dpkg.cfg.d";
 /// Files copied from this machine, so that names resolve in the root.
 const COPIED: [&str; 2] = ["etc/resolv.conf", "etc/hostname"];
 
-/// Devices: name, major and minor number. A bound `ptmx` must not be that of this machine.
+/// Device nodes: name, major and minor number. Where this machine's nodes are bound instead, `ptmx` is a link to the
+/// root's own instance.
 const DEVICES: [(&str, u32, u32); 8] = [
     ("console", 5, 1),
     ("full", 1, 7),
@@ -62,16 +63,16 @@ const DEVICE_LINKS: [(&str, &str); 4] = [
 ];
 const DEVICE_DIRECTORIES: [&str; 2] = ["pts", "shm"];
 
-/// Denies the start of services (invoke-rc.d(8)).
+/// Program that denies the start of services (invoke-rc.d(8)).
 const POLICY: &str = "usr/sbin/policy-rc.d";
 const POLICY_TEXT: &str = "#!/bin/sh\nexit 101\n";
 
-/// Starts services for scripts that ignore the policy.
+/// Program that starts services for scripts that ignore the policy.
 const STARTER: &str = "sbin/start-stop-daemon";
 const STARTER_KEPT: &str = "sbin/start-stop-daemon.REAL";
 const STARTER_TEXT: &str = "#!/bin/sh\necho \"Warning: Fake start-stop-daemon called, doing nothing\">&2\n";
 
-/// A sources file for the new root.
+/// A sources file that the new root gets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourcesFile {
     /// Path relative to the root.
@@ -80,14 +81,14 @@ pub struct SourcesFile {
     pub content: String,
 }
 
-/// Layout of a new root.
+/// Layout of a new root before its first package.
 #[derive(Debug)]
-pub struct Skeleton<'a> {
-    /// Path of the root.
+pub(crate) struct Skeleton<'a> {
+    /// Path of the root, outside of it.
     pub root: &'a Path,
     /// Architectures, the native one first.
     pub architectures: &'a [String],
-    /// Sources files.
+    /// Sources files of the root.
     pub sources: &'a [SourcesFile],
     /// Options for apt: text, or names of files with text.
     pub apt_options: &'a [String],
@@ -104,8 +105,8 @@ impl Skeleton<'_> {
     /// create them, and a `nodev` mount disables them.
     ///
     /// # Errors
-    /// A file cannot be created.
-    pub fn lay_out(&self) -> Result<bool, RootError> {
+    /// [`RootError`] if a directory, file or device cannot be created, or a file of this machine cannot be copied.
+    pub(crate) fn lay_out(&self) -> Result<bool, RootError> {
         let root = &Root::open(self.root)?;
         for directory in DIRECTORIES {
             root.create_directories(directory, 0o755)?;
@@ -173,7 +174,7 @@ fn copy(root: &Root, name: &str) -> Result<(), RootError> {
     io::copy(&mut from_file, &mut to).map(drop).map_err(|error| RootError::new(name.as_bytes(), "write", error))
 }
 
-/// Error of a file outside of the root.
+/// Makes the error for a file outside of the root.
 fn outside(path: &Path, operation: &'static str, source: io::Error) -> RootError {
     RootError { path: path.to_owned(), operation, source }
 }
@@ -206,19 +207,19 @@ fn devices(root: &Root, makes_nodes: bool) -> Result<bool, RootError> {
     Ok(true)
 }
 
-/// Whether a root has device nodes that work. [`Skeleton::lay_out`] says the same of those that it creates.
+/// Whether a root has device nodes that work, as [`Skeleton::lay_out`] reports for a new root.
 ///
 /// # Errors
-/// The root cannot be opened.
-pub fn has_devices(root: &Path) -> Result<bool, RootError> {
+/// [`RootError`] if the root cannot be opened.
+pub(crate) fn has_devices(root: &Path) -> Result<bool, RootError> {
     Ok(Root::open(root)?.device_works("dev/null"))
 }
 
 /// Mounts and service blocks for maintainer scripts. [`ScriptMounts::leave`] removes them.
 #[derive(Debug)]
-pub struct ScriptMounts {
+pub(crate) struct ScriptMounts {
     root: Root,
-    /// What the kernel did not allow this process to mount.
+    /// Names of mounts that the kernel did not allow this process.
     denied: Vec<String>,
     /// Mounts with a descriptor in each, so that no script can redirect the unmounting.
     mounted: Vec<(String, OwnedFd)>,
@@ -234,8 +235,9 @@ impl ScriptMounts {
     /// this one; hooks use this one.
     ///
     /// # Errors
-    /// A file cannot be created.
-    pub fn enter(
+    /// [`RootError`] if the root cannot be opened, a mount point cannot be created, or a program cannot be replaced. A
+    /// refused mount is not an error.
+    pub(crate) fn enter(
         root: &Path,
         has_devices: bool,
         skips: &Skips,
@@ -378,8 +380,8 @@ impl ScriptMounts {
     /// Removes mounts and temporary files.
     ///
     /// # Errors
-    /// A file cannot be removed or restored.
-    pub fn leave(self) -> Result<(), RootError> {
+    /// [`RootError`] if a mount cannot be unmounted, or a file cannot be removed or restored.
+    pub(crate) fn leave(self) -> Result<(), RootError> {
         for (name, mounted) in self.mounted.iter().rev() {
             // This removes mounts of scripts on top as well.
             rustix::mount::unmount(by_descriptor(mounted), UnmountFlags::DETACH)

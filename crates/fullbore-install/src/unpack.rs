@@ -1,11 +1,11 @@
 //! Unpacks packages into a root with the result of `dpkg --unpack`, on all cores.
 //!
 //! ```text
-//! Archive::open    control files of each package, in memory
-//! examine          packages that can be unpacked exactly; the others are left to dpkg, with the reason
-//! unpack           dpkg's checks of packages with a preinst · preinst scripts (run by the caller) ·
-//!                  all files to NAME.dpkg-new, in parallel, verified while they are decoded · renames ·
-//!                  dpkg's database, its status file last
+//! Archive::open    reads the control files of each package into memory
+//! examine          finds the packages that can be unpacked exactly; leaves the others to dpkg, with the reason
+//! unpack           makes dpkg's checks of packages with a preinst · has the caller run the preinst scripts ·
+//!                  writes all files to NAME.dpkg-new, in parallel, and verifies them while it decodes ·
+//!                  renames them · writes dpkg's database, the status file last
 //! ```
 //!
 //! Only packages that are not installed are unpacked: upgrades, removals and packages with remaining configuration
@@ -49,17 +49,17 @@ pub use run::unpack;
 use crate::database::{DatabaseError, Directive, Record, Stanza};
 pub use crate::root::{Root, RootError};
 
-/// A maintainer script that unpacking calls for.
+/// A maintainer script that unpacking runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Script {
-    /// `preinst install`: before any file of the batch is written, with what is expected of the package verified, and
-    /// of packages only against which nothing speaks. If it fails, the package is refused.
+    /// `preinst install`, before any file of the batch is written. Only a package that is verified and that no check
+    /// refuses gets this far. If the script fails, the package is refused.
     Preinst,
-    /// `postrm abort-install`: the preinst has run, and nothing of the package is left.
+    /// `postrm abort-install`, after the preinst has run and all files of the package are removed again.
     AbortInstall,
 }
 
-/// Runs a script, if the package has it.
+/// Callback that runs a script of a package, if the package has it. The error is a message.
 pub type RunScript<'a> = &'a mut dyn FnMut(&Archive, Script) -> Result<(), String>;
 
 /// Who runs the maintainer scripts of unpacked packages.
@@ -68,29 +68,30 @@ pub enum Scripts<'a> {
     /// Packages with a preinst are refused.
     #[default]
     None,
-    /// The caller runs them when all is unpacked: before, there is nothing that could.
+    /// The caller runs them after unpacking, because before it the root has no shell.
     Later,
-    /// They run by this.
+    /// This callback runs them.
     Run(RunScript<'a>),
 }
 
 /// Options of [`unpack`]: threads, filters, durability and scripts.
 #[derive(Default)]
 pub struct Options<'a> {
-    /// Packages at a time; 0 for as many as there are cores. Fewer if the process may not open enough files.
+    /// Number of packages to unpack in parallel; 0 for the number of cores. Fewer if the process may not open enough
+    /// files.
     pub threads: usize,
-    /// Takes the clocks of the stages `verify`, `decompress`, `write` and `bookkeeping`.
+    /// Receives the clocks of the stages `verify`, `decompress`, `write` and `bookkeeping`.
     pub ledger: Option<&'a Ledger>,
     /// Paths to leave out, as by dpkg's `--path-exclude` and `--path-include`.
     pub filters: Filters,
-    /// Whether all is durable before the status file says so. [`Durability::None`] leaves that to
-    /// a barrier of the caller's; there is no syncing of single files.
+    /// Whether all files are durable before the status file names their packages. With [`Durability::None`] the caller
+    /// syncs at the end. Single files are never synced.
     pub durability: Durability,
     /// Who runs the maintainer scripts of the packages.
     pub scripts: Scripts<'a>,
-    /// Set by the caller to end the run, with everything taken back.
+    /// The caller sets it to stop the run; all changes are then undone.
     pub stop: Option<&'a AtomicBool>,
-    /// Grows by the bytes of each package file that is done.
+    /// Grows by the size of each package file that is done, in bytes.
     pub done_bytes: Option<&'a AtomicU64>,
 }
 
@@ -102,7 +103,7 @@ impl fmt::Debug for Options<'_> {
     }
 }
 
-/// A package that [`examine`] has taken.
+/// A package that [`examine`] accepted.
 #[derive(Debug)]
 struct PlannedPackage {
     archive: Archive,
@@ -116,7 +117,7 @@ impl PlannedPackage {
         self.conffiles.contains(path)
     }
 
-    /// As dpkg compares it.
+    /// Version in the form that dpkg compares.
     fn version(&self) -> &str {
         self.stanza.get("Version").unwrap_or_default()
     }
@@ -130,7 +131,7 @@ fn replaces(stanza: &Stanza, name: &str, version: &str) -> bool {
     stanza.relations("Replaces").iter().flatten().any(|relation| relation.names(name, version))
 }
 
-/// Packages that can be unpacked here, in the order asked for.
+/// Packages that can be unpacked here, in the requested order.
 #[derive(Debug, Default)]
 pub struct Batch {
     packages: Vec<PlannedPackage>,
@@ -142,7 +143,7 @@ impl Batch {
         self.packages.iter().map(|planned| &planned.archive)
     }
 
-    /// Whether there is nothing to do.
+    /// Whether the batch has no packages.
     pub fn is_empty(&self) -> bool {
         self.packages.is_empty()
     }
@@ -153,33 +154,33 @@ impl Batch {
 pub struct Unpacked {
     /// Packages that the status file now has as `install ok unpacked`.
     pub packages: Vec<UnpackedPackage>,
-    /// Packages of which nothing was left in the root, because only dpkg can do them exactly.
+    /// Packages that only dpkg can unpack exactly. None of their files are left in the root.
     pub refused: Vec<Refusal>,
     /// Number of paths in the lists of all packages together.
     pub paths: u64,
     /// Number of regular files that were written.
     pub files: u64,
-    /// Plain bytes of all `data.tar` together.
+    /// Size of all `data.tar` together, uncompressed, in bytes.
     pub plain_bytes: u64,
 }
 
-/// One package that was unpacked.
+/// A package that was unpacked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnpackedPackage {
-    /// Its name.
+    /// Name of the package.
     pub name: String,
     /// Architecture of the package; `all` if it fits any.
     pub architecture: String,
-    /// Its version, as dpkg writes it.
+    /// Version of the package, as dpkg writes it.
     pub version: String,
 }
 
 /// A package that is left to dpkg.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// Its name.
+    /// Name of the package.
     pub package: String,
-    /// Why, in words that follow the package's name.
+    /// Reason, as a clause that follows the package's name.
     pub reason: String,
 }
 
@@ -189,15 +190,15 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Why nothing was unpacked. Files that were written are taken back, except after
-/// [`UnpackError::Root`] and [`UnpackError::Database`], which mean a disk in trouble.
+/// Why nothing was unpacked. Written files are removed again, except after [`UnpackError::Root`] and
+/// [`UnpackError::Database`], which mean that the disk fails.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnpackError {
-    /// A package cannot be read, or is not the one that the index names.
+    /// A package cannot be read, or does not match the index.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    /// Its files are damaged.
+    /// The file archive of a package is malformed.
     #[error("{package}: data.tar: {source}")]
     Tar {
         /// Name of the package.
@@ -206,7 +207,7 @@ pub enum UnpackError {
         #[source]
         source: TarError,
     },
-    /// Its files cannot be read or decompressed.
+    /// The file archive of a package cannot be read or decompressed.
     #[error("{package}: data.tar: {source}")]
     Data {
         /// Name of the package.
@@ -215,15 +216,15 @@ pub enum UnpackError {
         #[source]
         source: io::Error,
     },
-    /// A name in it is none, as that of no package.
+    /// A package contains a path that no package may contain.
     #[error("{package}: {path}: unsafe path; nothing was unpacked")]
     Hostile {
         /// Name of the package.
         package: String,
-        /// The name.
+        /// The unsafe path.
         path: String,
     },
-    /// A file cannot be made.
+    /// A file of a package cannot be created.
     #[error("{package}: {source}")]
     File {
         /// Name of the package.
@@ -232,13 +233,13 @@ pub enum UnpackError {
         #[source]
         source: RootError,
     },
-    /// The root.
+    /// A file of the root cannot be changed.
     #[error(transparent)]
     Root(#[from] RootError),
-    /// dpkg's database.
+    /// dpkg's database cannot be read or written.
     #[error(transparent)]
     Database(#[from] DatabaseError),
-    /// The caller wanted it to end.
+    /// The caller stopped the run.
     #[error("stopped; nothing was unpacked")]
     Stopped,
 }

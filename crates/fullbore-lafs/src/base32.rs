@@ -2,20 +2,20 @@
 
 const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 
-/// What is wrong with a text that should be base32. The text itself is not repeated: it is often a secret.
+/// Why a text is not base32. The error does not repeat the text, which is often a secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Base32Error {
     /// A character outside `a-z2-7`.
     #[error("character {position} is not one of a-z and 2-7")]
     Character {
-        /// Its position, from 0.
+        /// Its position in characters, from 0.
         position: usize,
     },
-    /// No bytes have this text: too short for its last one, or bits left over.
-    #[error("{length} characters are no base32 of whole bytes")]
+    /// A length that no whole number of bytes gives, or bits left over in the last character.
+    #[error("{length} characters of base32 do not give whole bytes")]
     Length {
-        /// Characters given.
+        /// Length of the text in characters.
         length: usize,
     },
 }
@@ -38,7 +38,7 @@ pub fn encode(data: &[u8]) -> String {
     text
 }
 
-/// Reads base32. There is one text for every sequence of bytes; all others are refused.
+/// Reads base32. Each sequence of bytes has one text; any other text is refused.
 ///
 /// ```
 /// use fullbore_lafs::base32::{decode, encode};
@@ -49,7 +49,8 @@ pub fn encode(data: &[u8]) -> String {
 /// ```
 ///
 /// # Errors
-/// [`Base32Error`]: a foreign character, or bits left over.
+/// [`Base32Error::Character`] for a character outside `a-z2-7`; [`Base32Error::Length`] if the length gives no whole
+/// number of bytes, or if bits are left over.
 pub fn decode(text: &str) -> Result<Vec<u8>, Base32Error> {
     let mut data = Vec::with_capacity(text.len() * 5 / 8);
     let (mut bits, mut count) = (0_u32, 0);
@@ -75,7 +76,7 @@ pub fn decode(text: &str) -> Result<Vec<u8>, Base32Error> {
 /// Reads base32 that stands for a fixed number of bytes.
 ///
 /// # Errors
-/// As [`decode`], and [`Base32Error::Length`] when it is another number.
+/// The errors of [`decode`], and [`Base32Error::Length`] if the text stands for another number of bytes.
 pub(crate) fn decode_array<const N: usize>(text: &str) -> Result<[u8; N], Base32Error> {
     decode(text)?.try_into().map_err(|_| Base32Error::Length { length: text.len() })
 }
@@ -86,7 +87,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn writes_the_vectors_of_rfc_4648() {
+    fn the_vectors_of_rfc_4648_are_written() {
         for (data, text) in [("", ""), ("f", "my"), ("fo", "mzxq"), ("foo", "mzxw6"), ("foobar", "mzxw6ytboi")] {
             assert_eq!(encode(data.as_bytes()), text);
             assert_eq!(decode(text).unwrap(), data.as_bytes());
@@ -94,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_nobody_writes() {
+    fn text_that_nobody_writes_is_refused() {
         assert_eq!(decode("mz1"), Err(Base32Error::Character { position: 2 }));
         assert_eq!(decode("MZ"), Err(Base32Error::Character { position: 0 }));
         assert_eq!(decode("mz"), Err(Base32Error::Length { length: 2 }), "bits left over");

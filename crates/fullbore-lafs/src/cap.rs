@@ -1,7 +1,7 @@
-//! Caps: the texts that name a file and are the right to read it.
+//! Capabilities ("caps"): texts that name a file and give the right to read it.
 //!
-//! A cap is a secret. There is no `Display` and no telling `Debug` for one, so that none gets into a log by
-//! accident; [`Cap::to_text`] is what writes it.
+//! A cap is a secret. It has no `Display`, and its `Debug` shows nothing of it, so that no cap gets into a log by
+//! accident. [`Cap::to_text`] writes it.
 
 use std::fmt;
 
@@ -9,20 +9,20 @@ use super::base32;
 use super::geometry::Encoding;
 use super::hash::{Hash, tagged};
 
-/// Longest content of a literal cap, bytes: what the stock client chooses.
-pub const LITERAL_BYTES_MAX: u64 = 55;
+/// Longest content of a literal cap in bytes; the stock client chooses the same.
+pub(crate) const LITERAL_BYTES_MAX: u64 = 55;
 
-/// Characters of a cap that are read. A literal of 55 bytes has 96, a CHK cap of the largest file 150; old
+/// Longest cap that is read, in characters. A literal of 55 bytes has 96, a CHK cap of the largest file 150. Old
 /// clients may have written longer literals.
 const TEXT_BYTES_MAX: usize = 4096;
 
-/// An AES-128 key, which is the right to read.
-pub type Key = [u8; 16];
+/// An AES-128 key: the right to read a file.
+pub(crate) type Key = [u8; 16];
 
-/// What servers know a file by.
-pub type StorageIndex = [u8; 16];
+/// Identifies a file on the servers: 16 bytes derived from the key.
+pub(crate) type StorageIndex = [u8; 16];
 
-/// The storage index that belongs to a key.
+/// The storage index of a file with this key.
 pub fn storage_index(key: &Key) -> StorageIndex {
     first_half(&tagged(b"allmydata_immutable_key_to_storage_index_v1", key))
 }
@@ -34,28 +34,28 @@ pub(super) fn first_half(hash: &Hash) -> [u8; 16] {
     half
 }
 
-/// The right to read a file that was cut into shares.
+/// The right to read an immutable file that was cut into shares.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Chk {
     /// AES-128 key that decrypts the file.
     pub key: Key,
-    /// Hash of the URI extension block, from which everything else is checked.
+    /// Hash of the URI extension block. Everything else is checked from it.
     pub extension_hash: Hash,
     /// Number of shares needed to restore the file, k.
     pub needed: u16,
-    /// Number of shares that were made, n.
+    /// Number of shares made, n.
     pub total: u16,
     /// Size of the file in bytes.
     pub size: u64,
 }
 
 impl Chk {
-    /// What servers know the file by.
+    /// The storage index of the file.
     pub fn storage_index(&self) -> StorageIndex {
         storage_index(&self.key)
     }
 
-    /// The right to check the file without reading it.
+    /// The right to verify the file without reading it.
     pub fn verifier(&self) -> Verifier {
         Verifier {
             storage_index: self.storage_index(),
@@ -78,16 +78,16 @@ impl fmt::Debug for Chk {
     }
 }
 
-/// The right to check a file's shares.
+/// The right to verify a file's shares, but not to read it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verifier {
-    /// What servers know the file by.
+    /// The storage index of the file.
     pub storage_index: StorageIndex,
     /// Hash of the URI extension block.
     pub extension_hash: Hash,
     /// Number of shares needed to restore the file, k.
     pub needed: u16,
-    /// Number of shares that were made, n.
+    /// Number of shares made, n.
     pub total: u16,
     /// Size of the file in bytes.
     pub size: u64,
@@ -112,14 +112,14 @@ impl Verifier {
     }
 }
 
-/// What the holder of a cap of a mutable file may do.
+/// The right that a cap gives to a mutable file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum MutableRight {
-    /// Write, read and verify: the write key.
+    /// Write, read and verify, by the write key.
     Write(Key),
-    /// Read and verify: the read key.
+    /// Read and verify, by the read key.
     Read(Key),
-    /// Verify alone.
+    /// Verify only.
     Verify(StorageIndex),
 }
 
@@ -129,12 +129,12 @@ pub struct Mutable {
     right: MutableRight,
     /// Hash of the public key that verifies the file's signature.
     pub fingerprint: Hash,
-    /// Whether the cap is one of the format with several segments (MDMF). Shares themselves say which format they have.
+    /// Whether the cap is for the format with several segments (MDMF). Each share states its own format as well.
     pub is_mdmf: bool,
 }
 
 impl Mutable {
-    /// What servers know the file by.
+    /// The storage index of the file.
     pub fn storage_index(&self) -> StorageIndex {
         match self.right {
             MutableRight::Verify(index) => index,
@@ -145,7 +145,7 @@ impl Mutable {
         }
     }
 
-    /// The key from which those of the content are made; none in a cap that can only verify.
+    /// The key from which the content keys are derived; `None` if the cap can only verify.
     pub fn read_key(&self) -> Option<Key> {
         match self.right {
             MutableRight::Write(key) => Some(first_half(&tagged(b"allmydata_mutable_writekey_to_readkey_v1", &key))),
@@ -154,7 +154,7 @@ impl Mutable {
         }
     }
 
-    /// The key from which servers' write secrets are made, if the cap has the right to write.
+    /// The key from which the servers' write secrets are derived; `None` without the right to write.
     pub fn write_key(&self) -> Option<Key> {
         match self.right {
             MutableRight::Write(key) => Some(key),
@@ -177,7 +177,7 @@ impl Mutable {
         format!("URI:{format}{right}:{}:{}", base32::encode(key), base32::encode(&self.fingerprint))
     }
 
-    /// Reads what is behind the kind of a cap. Old clients wrote hints behind the fingerprint of an MDMF cap.
+    /// Parses the part of a cap after its kind. Old clients wrote hints after the fingerprint of an MDMF cap.
     fn parse(text: &str, right: fn([u8; 16]) -> MutableRight, is_mdmf: bool) -> Result<Mutable, CapError> {
         let parts: Vec<&str> = text.splitn(3, ':').collect();
         let [key, fingerprint, hints @ ..] = &parts[..] else {
@@ -204,21 +204,21 @@ impl fmt::Debug for Mutable {
 /// A cap of a file or directory.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Cap {
-    /// `URI:LIT:`, the content itself.
+    /// `URI:LIT:`: the content itself.
     Literal(Vec<u8>),
-    /// `URI:CHK:`.
+    /// `URI:CHK:`: an immutable file.
     Chk(Chk),
-    /// `URI:CHK-Verifier:`.
+    /// `URI:CHK-Verifier:`: verifies an immutable file.
     Verifier(Verifier),
-    /// `URI:DIR2-LIT:`, a small immutable directory.
+    /// `URI:DIR2-LIT:`: the content of a small immutable directory.
     LiteralDirectory(Vec<u8>),
-    /// `URI:DIR2-CHK:`, an immutable directory.
+    /// `URI:DIR2-CHK:`: an immutable directory.
     Directory(Chk),
-    /// `URI:DIR2-CHK-Verifier:`.
+    /// `URI:DIR2-CHK-Verifier:`: verifies an immutable directory.
     DirectoryVerifier(Verifier),
-    /// `URI:SSK:`, `URI:MDMF:` and their weaker forms: a mutable file.
+    /// `URI:SSK:`, `URI:MDMF:` and their read-only and verify forms: a mutable file.
     Mutable(Mutable),
-    /// `URI:DIR2:`, `URI:DIR2-MDMF:` and their weaker forms: a mutable directory.
+    /// `URI:DIR2:`, `URI:DIR2-MDMF:` and their read-only and verify forms: a mutable directory.
     MutableDirectory(Mutable),
 }
 
@@ -236,45 +236,45 @@ impl fmt::Debug for Cap {
     }
 }
 
-/// Why a text is no cap that is understood. The text is not repeated.
+/// Why a text is not a supported cap. The error does not repeat the text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CapError {
-    /// Longer than any cap.
+    /// Longer than any cap can be.
     #[error("longer than {TEXT_BYTES_MAX} characters")]
     TooLong,
-    /// Begins with `URI:`, but is of a kind that is not handled here.
-    #[error("a cap of the unknown kind {kind:?}")]
+    /// Begins with `URI:`, but its kind is not supported.
+    #[error("unknown kind of cap: {kind:?}")]
     Kind {
-        /// The word behind `URI:`.
+        /// The word after `URI:`.
         kind: String,
     },
-    /// Not a cap at all.
+    /// Does not begin with `URI:`.
     #[error("not a cap: it does not begin with URI:")]
     NotACap,
-    /// A mutable child of a directory that can only have immutable ones.
+    /// A mutable child of a directory that may only have immutable ones.
     #[error("a mutable child of an immutable directory")]
     Mutable,
-    /// A part is missing, or there are too many.
-    #[error("{found} parts behind the kind, {wanted} are needed")]
+    /// A part is missing, or there are too many parts.
+    #[error("{found} parts after the kind, but {wanted} are needed")]
     Parts {
-        /// Parts found.
+        /// Number of parts found.
         found: usize,
-        /// Parts needed.
+        /// Number of parts expected.
         wanted: usize,
     },
-    /// A part cannot be read.
+    /// A part cannot be parsed.
     #[error("{part}: {reason}")]
     Part {
-        /// Which one.
+        /// Name of the part.
         part: &'static str,
-        /// What is wrong.
+        /// What is wrong with it.
         reason: String,
     },
 }
 
 impl Cap {
-    /// Writes the cap: a secret that goes to nobody but the one who asked for it.
+    /// Writes the cap as text. The text is a secret: show it only to the user who asked for it.
     pub fn to_text(&self) -> String {
         match self {
             Cap::Literal(data) => format!("URI:LIT:{}", base32::encode(data)),
@@ -288,7 +288,7 @@ impl Cap {
         }
     }
 
-    /// Reads a cap; white space around it does not count.
+    /// Parses a cap; surrounding white space is ignored.
     ///
     /// ```
     /// use fullbore_lafs::{Cap, base32};
@@ -300,13 +300,15 @@ impl Cap {
     /// ```
     ///
     /// # Errors
-    /// [`CapError`] if the text is too long, is of an unsupported kind, or has a missing or malformed part.
+    /// [`CapError::TooLong`] for more than 4096 characters; [`CapError::NotACap`] if it does not begin with `URI:`;
+    /// [`CapError::Kind`] for an unsupported kind; [`CapError::Parts`] or [`CapError::Part`] for a missing, superfluous
+    /// or malformed part.
     pub fn parse(text: &str) -> Result<Cap, CapError> {
         let text = text.trim();
         if text.len() > TEXT_BYTES_MAX {
             return Err(CapError::TooLong);
         }
-        // What newer clients write before the caps that they find in directories; the rest says the same.
+        // Newer clients write such a prefix before the caps in directories; the rest of the cap says the same.
         let text = text.strip_prefix("ro.").or_else(|| text.strip_prefix("imm.")).unwrap_or(text);
         let rest = text.strip_prefix("URI:").ok_or(CapError::NotACap)?;
         let (kind, rest) = rest.split_once(':').ok_or(CapError::NotACap)?;
@@ -334,7 +336,7 @@ impl Cap {
         }
     }
 
-    /// Size of the content that the cap refers to, in bytes; a mutable file's is not in its cap.
+    /// Size of the content in bytes; `None` for a mutable file, whose cap does not say it.
     pub fn size(&self) -> Option<u64> {
         match self {
             Cap::Literal(data) | Cap::LiteralDirectory(data) => Some(data.len() as u64),
@@ -344,7 +346,7 @@ impl Cap {
         }
     }
 
-    /// Whether it is a cap of a directory.
+    /// Whether the cap is that of a directory.
     pub fn is_directory(&self) -> bool {
         match self {
             Cap::LiteralDirectory(_) | Cap::Directory(_) | Cap::DirectoryVerifier(_) | Cap::MutableDirectory(_) => true,
@@ -352,7 +354,7 @@ impl Cap {
         }
     }
 
-    /// What servers know the shares by; a literal has none.
+    /// The storage index of the shares; `None` for a literal.
     pub fn storage_index(&self) -> Option<StorageIndex> {
         match self {
             Cap::Literal(_) | Cap::LiteralDirectory(_) => None,
@@ -394,7 +396,7 @@ fn binary<const N: usize>(part: &'static str, text: &str) -> Result<[u8; N], Cap
     base32::decode_array(text).map_err(|error| CapError::Part { part, reason: error.to_string() })
 }
 
-/// A decimal number as it is written: digits, no sign, no leading zero.
+/// Parses a decimal number in its only form: digits, without sign or leading zeros.
 fn number<T: std::str::FromStr>(part: &'static str, text: &str) -> Result<T, CapError> {
     let wrong = || CapError::Part { part, reason: "not a number that fits".into() };
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -478,7 +480,7 @@ mod tests {
         }
 
         #[test]
-        fn nothing_makes_it_panic(text in "(URI:)?(CHK|LIT|DIR2-CHK|CHK-Verifier|SSK|DIR2-RO|DIR2-MDMF-Verifier)?:?[a-z2-7:0-9]{0,90}") {
+        fn nothing_makes_the_parser_panic(text in "(URI:)?(CHK|LIT|DIR2-CHK|CHK-Verifier|SSK|DIR2-RO|DIR2-MDMF-Verifier)?:?[a-z2-7:0-9]{0,90}") {
             let _ = Cap::parse(&text);
         }
     }

@@ -1,8 +1,8 @@
-//! `check` of what is in a grid: whether all shares are there, renewing leases, and making missing shares again.
+//! `check` of files in a grid: are all shares there? It can renew leases, and make missing shares again.
 //!
-//! [`run`] is the walk: caps as they come (`caps`), each file by itself (`file`), a bounded number of them at once. What is in
-//! directories is checked before the next cap is taken, so that little has to be remembered. A file that was seen already,
-//! by whatever name, is not checked again: directories of a grid may contain each other.
+//! [`run`] reads caps as they come (`caps`) and checks each file by itself (`file`), a bounded number of them at once.
+//! The contents of directories are checked before the next cap is taken, so that few names are kept in memory. A file
+//! seen before, under whatever name, is not checked again: directories of a grid may contain each other.
 
 mod caps;
 mod file;
@@ -42,27 +42,27 @@ use crate::verdict::{DownloadCosts, Facts, judge};
 use caps::{Caps, Named, Unreadable};
 use file::{Checked, Checker, REPAIRS_AT_ONCE, SHARES_AT_ONCE};
 
-/// Files that are checked at once: each server has that many questions before it, so that round trips do not count.
+/// Files checked at once. Each server gets as many requests ahead, so that round trips do not limit the rate.
 const FILES_AT_ONCE: usize = 500;
 
-/// Memory for blocks of shares that are made again, as in `put`.
+/// Memory for blocks of shares that are made again, in bytes; as in `put`.
 const MEMORY_BYTES: u64 = 64 << 20;
 
-/// Servers of a grid that are all connected to at once.
+/// A grid of at most this many servers is connected to as a whole at the start.
 const WARM_SERVERS: usize = 1000;
 
 /// Settings of one `fullbore check` of files in a grid.
 #[derive(Clone)]
 pub struct CheckSettings {
-    /// The grid.
+    /// The grid and how to reach it.
     pub grid: GridSettings,
     /// Caps of files and directories; `-` stands for stdin, with one cap per line.
     pub caps: Vec<OsString>,
     /// List of caps: one per line, or as `put --caps` writes it.
     pub list: Option<PathBuf>,
-    /// Read all shares, and compare them with their hashes.
+    /// Read all shares, and compare every block with its hash.
     pub verify: bool,
-    /// Renew the leases on all shares.
+    /// Renew the leases on all shares found.
     pub renew: bool,
     /// Make missing shares again.
     pub repair: bool,
@@ -74,12 +74,14 @@ impl fmt::Debug for CheckSettings {
     }
 }
 
-/// Checks all files, and those in directories.
+/// Checks all files given, and those in the directories given.
 ///
 /// # Errors
-/// [`ErrorKind::Partial`] if files lack shares and can be read all the same; [`ErrorKind::Verification`] if files cannot be
-/// read any more, or shares are damaged; [`ErrorKind::Network`] if too few servers answer to tell; a usage error for an
-/// invalid cap, node directory or servers file.
+/// - [`ErrorKind::Partial`] if files lack shares but can still be read, or a cap cannot be resolved.
+/// - [`ErrorKind::Verification`] if files cannot be read any more, or shares are damaged.
+/// - [`ErrorKind::Network`] if too few servers answer to tell.
+/// - [`ErrorKind::Usage`] for an invalid cap, node directory or servers file.
+/// - [`ErrorKind::Interrupted`] if the run was stopped.
 pub fn run(settings: &CheckSettings, events: &mut dyn Events, stop: &Stop) -> Result<Report, CommandError> {
     let Some(access) = access(&settings.grid)? else {
         return Err(CommandError::usage("no Tahoe-LAFS grid is named")
@@ -153,26 +155,26 @@ fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// What became of one file or directory.
+/// The result for one file or directory.
 struct Done {
     name: String,
     cap: Cap,
     is_argument: bool,
-    /// `None`: it is in the cap.
+    /// `None`: the content is in the cap itself.
     checked: Option<Checked>,
-    /// What is in it, if it is a directory that could be read.
+    /// Its entries, if it is a directory that could be read.
     children: Vec<Entry>,
-    /// Why not, or what was wrong on the way to it.
+    /// Why the file could not be found, or the directory not read.
     trouble: Option<CommandError>,
-    /// A directory whose cap does not say what is in it.
+    /// A directory whose contents the cap cannot read.
     is_closed: bool,
 }
 
-/// What was found until now.
+/// Counts of the run so far.
 #[derive(Default)]
 struct Account {
     counts: GridCheck,
-    /// The worst of what is wrong, which gives the run its exit code.
+    /// The worst fault so far; it decides the exit code.
     worst: Option<ErrorKind>,
 }
 
@@ -181,7 +183,7 @@ struct Walk {
     contents: Contents,
     caps: Caps,
     is_end: bool,
-    /// What was found in directories, the last first.
+    /// Entries found in directories and not yet begun, in reverse order.
     below: Vec<Named>,
     seen: HashSet<StorageIndex>,
     tasks: JoinSet<Box<Done>>,
@@ -273,7 +275,7 @@ impl Walk {
             if !done.cap.is_directory() {
                 return done;
             }
-            // What cannot be read was found to be so, and is told of as that.
+            // An unreadable file has been reported as such; that its directory cannot be listed adds nothing.
             if done.checked.as_ref().is_some_and(|checked| !checked.is_recoverable()) {
                 return done;
             }
@@ -320,7 +322,7 @@ enum Next {
 }
 
 impl Account {
-    /// One more file is known.
+    /// Counts and reports one more file.
     fn checked(&mut self, name: &str, cap: &Cap, is_argument: bool, checked: Option<Checked>, events: &mut dyn Events) {
         let counts = &mut self.counts;
         match cap.is_directory() {
@@ -378,7 +380,7 @@ impl Account {
         }
     }
 
-    /// Something is wrong that is no count of shares.
+    /// Reports a fault other than missing shares.
     fn fault(&mut self, kind: ErrorKind, problem: &str, name: &str, message: &str, events: &mut dyn Events) {
         let (problem, path) = (problem.to_owned(), name.to_owned());
         events.emit(Event::Problem { problem, path, message: message.to_owned(), harmless: false });
@@ -416,7 +418,7 @@ impl Account {
             ),
             (unhealthy, several(unhealthy, "file is not as it should be", "files are not as they should be")),
             (damaged_shares, several(damaged_shares, "share is damaged", "shares are damaged")),
-            (failed, several(failed, "cap leads nowhere", "caps lead nowhere")),
+            (failed, several(failed, "cap cannot be resolved", "caps cannot be resolved")),
             (refused_leases, several(refused_leases, "lease was refused", "leases were refused")),
         ];
         let text: Vec<String> = parts.into_iter().filter(|(count, _)| *count > 0).map(|(_, text)| text).collect();
@@ -431,7 +433,7 @@ impl Account {
     }
 }
 
-/// Kinds in their order: what is worse decides.
+/// Orders error kinds by severity: the worse one decides.
 trait Worse {
     fn max_with(self, other: ErrorKind) -> ErrorKind;
 }
@@ -448,7 +450,7 @@ impl Worse for ErrorKind {
     }
 }
 
-/// What a person reads of a file.
+/// One line for a person about one file.
 fn words(checked: &Checked) -> String {
     let Checked { needed, total, shares, servers, happiness, .. } = checked;
     let state = match (checked.is_healthy(), checked.is_recoverable(), checked.is_unknown()) {
@@ -522,6 +524,6 @@ fn report(settings: &CheckSettings, account: &Account, grid: &Grid, wall: Durati
         connections: summary.hosts.iter().map(|host| host.connections).sum(),
         ..report::Totals::default()
     };
-    // Names of files are in events alone, as those of `put` and `get` are.
+    // Names of files are only in events, as with `put` and `get`.
     Report { summary: Summary { changed: counts.sent_shares > 0, totals, ..summary }, ..Report::default() }
 }

@@ -1,16 +1,16 @@
-//! The erasure code of zfec: n blocks, of which the first k are the data and any k give it back.
+//! The erasure code of zfec: n blocks, of which the first k are the data; any k of them restore it.
 //!
-//! The matrix is a Vandermonde matrix over the points 0, 1, 2, 4, 8, …, multiplied by the inverse of its
-//! top so that the first k rows are the identity. It defines the shares of all Tahoe-LAFS files; another
-//! choice of points would be as good a code and a different one.
+//! The matrix is a Vandermonde matrix over the points 0, 1, 2, 4, 8, …, multiplied by the inverse of its top so that
+//! the first k rows are the identity. All Tahoe-LAFS shares use it: another choice of points would be as good a code,
+//! but incompatible.
 
 use super::field::{Kernel, combine, inverse, multiply, power_of_two};
 
-/// Bytes of all inputs that are worked on at once: two thirds of a first-level cache of 48 KiB, all of one
-/// of 32 KiB; more is hardly slower, less has more overhead. Measured on one machine only.
+/// Bytes of all inputs processed at once: two thirds of a first-level cache of 48 KiB, all of one of 32 KiB. More is
+/// hardly slower, less has more overhead. Measured on one machine only.
 const WORKING_BYTES: usize = 32 << 10;
 
-/// Least bytes of one block worked on at once.
+/// Least bytes of one block processed at once.
 const PIECE_BYTES_MIN: usize = 512;
 
 /// A systematic k-of-n Reed-Solomon code over GF(2^8).
@@ -18,27 +18,27 @@ const PIECE_BYTES_MIN: usize = 512;
 pub struct Code {
     needed: usize,
     total: usize,
-    /// Rows k to n, each of k factors.
+    /// Rows k to n of the matrix, each of k factors.
     parity: Vec<u8>,
     kernel: Kernel,
 }
 
-/// Too few blocks, or blocks that do not fit together.
+/// Too few blocks, or blocks that do not belong together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
     /// Fewer different blocks than the code needs.
-    #[error("{found} different blocks of {needed} needed")]
+    #[error("{found} different blocks, but {needed} are needed")]
     TooFew {
-        /// Different ones given.
+        /// Number of different blocks given.
         found: usize,
-        /// Needed.
+        /// Number of blocks needed, k.
         needed: usize,
     },
-    /// A number that no block has.
+    /// A block number that is not below n.
     #[error("no block has number {number}")]
     Number {
-        /// As given.
+        /// The number given.
         number: usize,
     },
     /// Blocks of different lengths.
@@ -47,18 +47,18 @@ pub enum DecodeError {
 }
 
 impl Code {
-    /// The code of these numbers, with the best kernel of this machine.
+    /// The k-of-n code, with the fastest kernel of this machine.
     ///
     /// # Panics
-    /// Unless 1 ≤ needed ≤ total ≤ 256, which [`super::geometry::Encoding`] has checked.
+    /// Unless 1 ≤ needed ≤ total ≤ 256, as [`Encoding::new`](super::geometry::Encoding::new) checks.
     pub fn new(needed: u16, total: u16) -> Code {
         Code::with_kernel(needed, total, Kernel::best())
     }
 
-    /// The same with a kernel of one's choice, for tests and measurements.
+    /// The k-of-n code with a given kernel, for tests and measurements.
     ///
     /// # Panics
-    /// As `new`.
+    /// As [`Code::new`].
     pub fn with_kernel(needed: u16, total: u16, kernel: Kernel) -> Code {
         assert!(1 <= needed && needed <= total && total <= 256, "{needed} of {total} is no code");
         let (needed, total) = (usize::from(needed), usize::from(total));
@@ -74,23 +74,23 @@ impl Code {
         Code { needed, total, parity, kernel }
     }
 
-    /// Whether it is the code of these numbers.
+    /// Whether this is the code for these numbers.
     pub fn is(&self, needed: u16, total: u16) -> bool {
         (self.needed, self.total) == (usize::from(needed), usize::from(total))
     }
 
-    /// Factors of the block of this number; `None` for those that are the data itself.
+    /// Factors of the parity block with this number; `None` for the blocks that are data.
     pub(crate) fn parity_row(&self, number: usize) -> Option<&[u8]> {
         let index = number.checked_sub(self.needed)?;
         self.parity.get(index * self.needed..(index + 1) * self.needed)
     }
 
-    /// Computes the blocks k to n from the blocks 0 to k.
+    /// Computes blocks k to n from blocks 0 to k.
     ///
-    /// `data` is k blocks of `block` bytes, `parity` has room for n − k of them.
+    /// `data` holds k blocks of `block` bytes; `parity` has room for n − k blocks.
     ///
     /// # Panics
-    /// When a length is another.
+    /// If `data` or `parity` has another length.
     pub fn encode(&self, data: &[u8], parity: &mut [u8], block: usize) {
         assert_eq!(data.len(), self.needed * block, "k blocks of data");
         assert_eq!(parity.len(), (self.total - self.needed) * block, "room for n - k blocks");
@@ -102,10 +102,11 @@ impl Code {
         self.combine_rows(rows.zip(parity.chunks_exact_mut(block)).collect(), &inputs, block);
     }
 
-    /// Gives the k blocks of data back, from any k different blocks and their numbers; more than k are fine.
+    /// Restores the k data blocks from any k different blocks and their numbers. More than k are accepted.
     ///
     /// # Errors
-    /// [`DecodeError`] if there are too few different blocks, an impossible block number, or blocks of unequal length.
+    /// [`DecodeError::TooFew`] for fewer than k different blocks; [`DecodeError::Number`] for a number that is not
+    /// below n; [`DecodeError::Lengths`] for blocks of unequal length.
     pub fn decode(&self, blocks: &[(usize, &[u8])]) -> Result<Vec<u8>, DecodeError> {
         let mut known: Vec<Option<&[u8]>> = vec![None; self.total];
         for &(number, block) in blocks {
@@ -129,7 +130,7 @@ impl Code {
         if missing.is_empty() || length == 0 {
             return Ok(data);
         }
-        // Those of the data that are there, and parity blocks for the others.
+        // The data blocks that are there, and parity blocks in the place of the others.
         let used: Vec<(usize, &[u8])> = known
             .iter()
             .enumerate()
@@ -149,7 +150,7 @@ impl Code {
         Ok(data)
     }
 
-    /// All factors of a block.
+    /// All k factors of a block.
     fn row(&self, number: usize) -> Vec<u8> {
         match self.parity_row(number) {
             Some(row) => row.to_vec(),
@@ -157,8 +158,8 @@ impl Code {
         }
     }
 
-    /// Each row's sum into its output, piece by piece, so that the inputs of a piece stay in the cache
-    /// while all outputs are computed.
+    /// Sums each row into its output, piece by piece, so that the inputs of a piece stay in the cache while all outputs
+    /// are computed.
     fn combine_rows(&self, mut rows: Vec<(&[u8], &mut [u8])>, inputs: &[&[u8]], length: usize) {
         let piece = (WORKING_BYTES / self.needed).next_multiple_of(PIECE_BYTES_MIN);
         let mut pieces = Vec::with_capacity(inputs.len());
@@ -173,7 +174,7 @@ impl Code {
     }
 }
 
-/// A row times a square matrix.
+/// Product of a row and a square matrix.
 fn times(row: &[u8], matrix: &[u8], size: usize) -> Vec<u8> {
     let mut product = vec![0; size];
     for (&factor, line) in row.iter().zip(matrix.chunks_exact(size)) {
@@ -182,7 +183,7 @@ fn times(row: &[u8], matrix: &[u8], size: usize) -> Vec<u8> {
     product
 }
 
-/// The inverse of a square matrix by elimination; `None` when there is none.
+/// Inverts a square matrix by elimination; `None` if it is singular.
 fn invert(mut matrix: Vec<u8>, size: usize) -> Option<Vec<u8>> {
     let mut inverted = vec![0; size * size];
     (0..size).for_each(|index| inverted[index * size + index] = 1);
@@ -219,7 +220,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_published_rows_of_3_of_10() {
+    fn parity_rows_of_3_of_10_are_the_published_ones() {
         let code = Code::new(3, 10);
         let rows: Vec<&[u8]> = (3..10).map(|number| code.parity_row(number).unwrap()).collect();
         let published: [[u8; 3]; 7] =
@@ -239,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_code() {
+    fn the_largest_code_is_decoded_from_its_last_blocks() {
         let code = Code::new(101, 256);
         let data: Vec<u8> = (0..101 * 7).map(|i| (i * 7 % 251) as u8).collect();
         let mut parity = vec![0; 155 * 7];
@@ -257,7 +258,7 @@ mod tests {
             let data: Vec<u8> =
                 (0..usize::from(needed) * block).map(|i| (i as u64 ^ seed).wrapping_mul(0x9e37_79b9) as u8).collect();
             let mut order: Vec<usize> = (0..usize::from(total)).collect();
-            // A permutation from the seed.
+            // Shuffles by the seed.
             for index in (1..order.len()).rev() {
                 order.swap(index, (seed.rotate_left(index as u32 * 5) % (index as u64 + 1)) as usize);
             }

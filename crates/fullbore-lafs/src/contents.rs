@@ -1,9 +1,10 @@
-//! What caps lead to: contents of files of all kinds, entries of directories, and paths through these.
+//! What caps lead to: contents of files, entries of directories, and paths through directories.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use fullbore_engine::run::{CommandError, ErrorKind};
+use fullbore_engine::units;
 use tokio::sync::mpsc;
 
 use crate::cap::{Cap, CapError};
@@ -12,95 +13,96 @@ use crate::download::{Downloaded, Downloader, GetError};
 use crate::mutable::{self, MutableError};
 use crate::upload::Grid;
 
-/// Pieces of a directory's content on their way from the servers.
+/// Pieces of a directory's content buffered between the servers and the parser.
 const PIECES: usize = 4;
 
-/// Bytes in memory for each byte of a directory's content: of minimal entries it is ten, of usual ones less than two.
+/// Bytes of memory charged per byte of a directory's content. Minimal entries take ten, usual ones less than two.
 const LISTED_TIMES: u64 = 5;
 
-/// Bytes that the content of a mutable directory is taken to have, whose size no cap tells. A guess.
+/// Size assumed for the content of a mutable directory, whose cap does not say it, in bytes. A guess.
 const MUTABLE_BYTES: u64 = 1 << 20;
 
-/// A cap that leads to nothing that can be read.
+/// Why a cap's content cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ReadError {
-    /// An immutable file.
+pub(crate) enum ReadError {
+    /// An immutable file cannot be read.
     #[error(transparent)]
     Get(#[from] GetError),
-    /// A mutable one.
+    /// A mutable file cannot be read.
     #[error(transparent)]
     Mutable(#[from] MutableError),
-    /// The content of a directory is none.
+    /// The content of a directory is malformed.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
-    /// More than is read of a directory.
-    #[error("the directory has more than {DIRECTORY_BYTES_MAX} bytes")]
+    /// A directory of more than [`DIRECTORY_BYTES_MAX`] bytes.
+    #[error("the directory has more than {}", units::bytes(DIRECTORY_BYTES_MAX))]
     TooLarge,
-    /// The cap can only verify.
+    /// The cap can only verify, not read.
     #[error("this cap can verify the file, not read it")]
     Verifier,
-    /// A file where a directory should be.
+    /// A file where a directory is expected.
     #[error("{name} is a file, not a directory")]
     NotADirectory {
-        /// Its name.
+        /// Name of the file.
         name: String,
     },
-    /// A directory where a file should be.
-    #[error("the cap is one of a directory")]
+    /// A directory where a file is expected.
+    #[error("the cap is that of a directory")]
     IsADirectory,
-    /// A directory that has no such child.
+    /// A directory has no child of this name.
     #[error("there is no {name} in the directory")]
     Missing {
-        /// The name.
+        /// The name looked for.
         name: String,
     },
-    /// A child whose cap is not understood.
+    /// A child whose cap is not supported.
     #[error("{name}: {error}")]
     Child {
-        /// Its name.
+        /// Name of the child.
         name: String,
         /// What is wrong with its cap.
         error: CapError,
     },
 }
 
-/// The entries of a directory, and what was wrong with shares of it.
+/// The entries of a directory, and faults of its shares.
 #[derive(Debug, Default)]
-pub struct Listing {
-    /// In the order in which the directory has them.
+pub(crate) struct Listing {
+    /// The entries in the order of the directory's content.
     pub entries: Vec<Entry>,
-    /// One line each.
+    /// Faults of shares, one line each.
     pub troubles: Vec<String>,
 }
 
-/// Where a path leads, and what was wrong with shares on the way.
+/// The end of a path, and faults of shares on the way.
 #[derive(Debug)]
-pub struct Found {
+pub(crate) struct Found {
     /// The cap of the file or directory.
     pub cap: Cap,
-    /// One line each.
+    /// Faults of shares, one line each.
     pub troubles: Vec<String>,
 }
 
-/// Reads what is in a grid.
+/// Reads files and directories of a grid.
 #[derive(Debug, Clone)]
-pub struct Contents {
+pub(crate) struct Contents {
     grid: Arc<Grid>,
     downloader: Arc<Downloader>,
 }
 
 impl Contents {
-    /// Of this grid, by this downloader of it.
-    pub fn new(grid: Arc<Grid>, downloader: Arc<Downloader>) -> Contents {
+    /// Reads from this grid with this downloader.
+    pub(crate) fn new(grid: Arc<Grid>, downloader: Arc<Downloader>) -> Contents {
         Contents { grid, downloader }
     }
 
     /// Reads a file, or the content of a directory, into `out`, in order.
     ///
     /// # Errors
-    /// [`ReadError`]; what was sent until then is right.
-    pub async fn read(&self, cap: &Cap, out: &mpsc::Sender<Bytes>) -> Result<Downloaded, ReadError> {
+    /// [`ReadError::Verifier`] if the cap can only verify; [`ReadError::Get`] or [`ReadError::Mutable`] if too few good
+    /// shares are found or the receiver is gone. Bytes sent before an error are verified.
+    pub(crate) async fn read(&self, cap: &Cap, out: &mpsc::Sender<Bytes>) -> Result<Downloaded, ReadError> {
         match cap {
             Cap::Literal(content) | Cap::LiteralDirectory(content) => {
                 out.send(content.clone().into()).await.map_err(|_| GetError::Unwanted)?;
@@ -118,8 +120,9 @@ impl Contents {
     /// Lists a directory.
     ///
     /// # Errors
-    /// [`ReadError`] if the cap is none of a directory, or the directory cannot be read.
-    pub async fn directory(&self, cap: &Cap) -> Result<Listing, ReadError> {
+    /// [`ReadError::NotADirectory`] if the cap is that of a file; [`ReadError::TooLarge`] for a content above
+    /// [`DIRECTORY_BYTES_MAX`]; [`ReadError::Directory`] if it is malformed; the errors of [`Contents::read`].
+    pub(crate) async fn directory(&self, cap: &Cap) -> Result<Listing, ReadError> {
         if !cap.is_directory() {
             return Err(ReadError::NotADirectory { name: "it".into() });
         }
@@ -157,16 +160,17 @@ impl Contents {
         Ok(Listing { entries, troubles })
     }
 
-    /// Goes down a path from a directory, as `tahoe` does: `CAP/sub/file`. An empty path is the cap itself.
+    /// Follows a path from a directory, as `tahoe` does: `CAP/sub/file`. An empty path returns the cap itself.
     ///
     /// # Errors
-    /// [`ReadError`] if some directory on the way cannot be read, or has no such child.
-    pub async fn walk(&self, mut cap: Cap, path: &str) -> Result<Found, ReadError> {
+    /// [`ReadError::Missing`] if a directory on the way has no such child; [`ReadError::Child`] if that child's cap is
+    /// not supported; the errors of [`Contents::directory`].
+    pub(crate) async fn walk(&self, mut cap: Cap, path: &str) -> Result<Found, ReadError> {
         let mut troubles = Vec::new();
         for name in path.split('/').filter(|name| !name.is_empty()) {
             let listing = self.directory(&cap).await?;
             troubles.extend(listing.troubles);
-            // Of a name that is there twice the last one counts, as it does when all of the directory is got.
+            // If a name is there twice the last entry counts, as when the whole directory is got.
             let Some(entry) = listing.entries.into_iter().rfind(|entry| entry.name == name) else {
                 return Err(ReadError::Missing { name: name.to_owned() });
             };
@@ -176,12 +180,12 @@ impl Contents {
     }
 }
 
-/// Bytes of memory that count for the listing of a directory. What its cap claims may be any number.
+/// Bytes of memory charged for listing a directory. The size in its cap may be any number.
 pub(crate) fn listing_bytes(cap: &Cap) -> u64 {
     cap.size().unwrap_or(MUTABLE_BYTES).saturating_mul(LISTED_TIMES)
 }
 
-/// The library's error as the person sees it.
+/// Converts the library's error into one for the user.
 pub(crate) fn explain(error: &ReadError) -> CommandError {
     let (kind, troubles): (ErrorKind, &[String]) = match error {
         ReadError::Get(GetError::Interrupted) => (ErrorKind::Interrupted, &[]),

@@ -1,4 +1,4 @@
-//! Directories: lists of names and caps, which are themselves the content of files. Here they are made; `entries` reads them.
+//! Directories: lists of names and caps, stored as the content of files. This module makes them; `entries` reads them.
 
 mod entries;
 
@@ -11,40 +11,40 @@ use super::cap::Cap;
 use super::hash::netstring;
 pub use entries::{DIRECTORY_BYTES_MAX, DirectoryError, ENTRIES_MAX, Entry, Time, entries};
 
-/// A name that a directory of a grid cannot have.
+/// Why a directory of a grid cannot have this name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NameError {
-    /// Names in a grid are Unicode.
+    /// Not Unicode, which names in a grid have to be.
     #[error("the name {name:?} is not UTF-8, and names in a grid are")]
     NotUnicode {
-        /// As far as it can be shown.
+        /// The name, as far as it can be shown.
         name: String,
     },
-    /// Two names that are one in Unicode's composed form, in which a grid keeps them.
+    /// Two names with the same composed form (Unicode NFC), which a grid stores.
     #[error("two files have the name {name:?} after Unicode normalisation (NFC)")]
     Twice {
-        /// The name.
+        /// The name in its composed form.
         name: String,
     },
 }
 
-/// A name as a grid has it: in Unicode's composed form.
+/// Converts a name to the form stored in a grid: Unicode's composed form (NFC).
 pub fn in_grid(name: &str) -> String {
     name.nfc().collect()
 }
 
-/// An immutable directory that is being made.
+/// An immutable directory under construction.
 #[derive(Debug, Default)]
 pub struct Directory {
     children: BTreeMap<String, (Cap, Option<Time>)>,
 }
 
 impl Directory {
-    /// Adds a child, and when it was last written to.
+    /// Adds a child with its last modification.
     ///
     /// # Errors
-    /// [`NameError`] if the directory cannot hold an entry of this name.
+    /// [`NameError::NotUnicode`] if the name is not UTF-8; [`NameError::Twice`] if the directory has the name already.
     pub fn add(&mut self, name: &[u8], cap: Cap, modified: Option<Time>) -> Result<(), NameError> {
         let lossy = || String::from_utf8_lossy(name).into_owned();
         let text = std::str::from_utf8(name).map_err(|_| NameError::NotUnicode { name: lossy() })?;
@@ -57,9 +57,9 @@ impl Directory {
         }
     }
 
-    /// The content to be put: per child, in the order of names, a netstring of name, cap, nothing (the
-    /// place of a right to write) and metadata. Of these there is the one time that is the file's own, wherever it is: with
-    /// more, the same tree would be another directory on each machine.
+    /// The packed content. Per child, in the order of names: a netstring of name, cap, an empty write cap, and
+    /// metadata. The metadata holds only the file's own modification time: with more, the same tree would give
+    /// different directories on different machines.
     pub fn pack(&self) -> Vec<u8> {
         let mut packed = Vec::new();
         for (name, (cap, modified)) in &self.children {
@@ -75,7 +75,7 @@ impl Directory {
         packed
     }
 
-    /// The cap of the directory, from that of its packed content.
+    /// The cap of the directory, from the cap of its packed content.
     pub fn cap(content: Cap) -> Cap {
         match content {
             Cap::Literal(data) => Cap::LiteralDirectory(data),

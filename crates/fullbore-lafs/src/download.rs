@@ -1,12 +1,14 @@
-//! A file out of a grid: any k good shares, from servers that are asked at once, every hash checked.
+//! Reads an immutable file from a grid: any k good shares, requested from many servers at once, with every hash
+//! checked.
 //!
-//! The first flight asks every server which shares it has, and those that should have one for hashes and
-//! blocks (`asking`), each for its part of the latter ([`cut`]). Small files, and larger ones where servers are near, ask
-//! k of them alone, each for its whole share, as long as nothing is missing and servers are not far. What a server does
-//! not send, or not in time, is asked of another; shares that are missing or damaged are replaced, and which ones that
-//! were is told at the end. A segment is right when it has its hash, which the cap vouches for; the hashes of blocks tell
-//! who is to blame when it has not. Blocks of which only parts came have no hash: when such a segment is wrong everything
-//! is read again from there, block by block.
+//! The first requests ask every server which shares it has. Servers that should have a share are asked at once for its
+//! hashes and for their part of its blocks (`requests`, `ranges`). Small files, and larger ones on near servers, are
+//! read from k servers only, a whole share from each, unless shares are missing or servers are far. What a server does
+//! not send in time is requested from another. Missing or damaged shares are replaced, and reported at the end.
+//!
+//! A segment is right if it has its hash, for which the cap vouches. If it has not, the hashes of its blocks show which
+//! server is at fault. A block that came in parts has no hash: if such a segment is wrong, everything from there on is
+//! read again, block by block.
 
 mod ranges;
 mod reader;
@@ -41,55 +43,55 @@ use reader::{Reader, ShareSection};
 use requests::{READERS, ShareLists};
 use segment::{Block, Segment, SegmentError, Strip};
 
-/// Small files are read from k servers: their shares come in the first flight.
+/// A file with shares up to this size is read from k servers: a whole share comes with the first answer.
 const SMALL_SHARE_BYTES: u64 = 12 << 10;
 
-/// And so are those with shares up to this where servers are near: a server sends so much in the time of a handshake.
+/// The limit if the servers are near: a server sends this much in the time of a handshake.
 const NEAR_SHARE_BYTES: u64 = 512 << 10;
 
-/// Servers that are asked, in the order of the file. The stock client goes on to the last one; so many hold
-/// all shares of any file that was placed by the rules, even if half of the grid came later.
+/// Servers asked per file, in the file's order. The stock client asks all servers. This many hold all shares of any
+/// file placed by the rules, even if half of the grid came later.
 const SERVERS_ASKED_MAX: usize = 1000;
 
-/// How often a full window, and late servers, are looked at.
+/// How often a full window, and late servers, are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 const LATE_EVERY: Duration = Duration::from_millis(100);
 
-/// Result of a completed download.
+/// The result of a completed download.
 #[derive(Debug, Default)]
 pub struct Downloaded {
-    /// Shares that it was made of, and their servers.
+    /// Shares that the file was made of, with the names of their servers.
     pub used: Vec<(u16, String)>,
-    /// What was wrong with others, one line each.
+    /// Faults of other shares, one line each.
     pub troubles: Vec<String>,
 }
 
-/// A file that cannot be read.
+/// Why a file cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GetError {
-    /// Too few good shares.
+    /// Too few good shares were found.
     #[error(transparent)]
     TooFewShares(#[from] TooFewShares),
-    /// The cap's numbers make no file.
+    /// The numbers in the cap do not describe a possible file.
     #[error("invalid numbers in the cap: {0}")]
     Geometry(#[from] GeometryError),
-    /// All shares are good and do not fit together: whoever wrote them erred.
+    /// All blocks have their hashes, but the segment has not: whoever made the shares erred.
     #[error("segment {segment} does not have its hash, though all its blocks do")]
     Segment {
-        /// Which one.
+        /// Number of the segment.
         segment: u64,
     },
-    /// Nobody takes the bytes.
+    /// The receiver of the content is gone.
     #[error("the receiver of the content has stopped")]
     Unwanted,
-    /// The run is to end.
+    /// The run was stopped.
     #[error("interrupted")]
     Interrupted,
 }
 
 enum DownloadEvent {
-    /// The first TCP handshake is over: whether its server is far.
+    /// The first TCP handshake is done: `far` tells whether its server is far.
     Reached {
         far: bool,
     },
@@ -97,7 +99,7 @@ enum DownloadEvent {
         server: usize,
         result: Result<Reply, LinkError>,
     },
-    /// `turn`: see [`Download::turn`].
+    /// `turn`: the value of [`Download::turn`] when the request was sent.
     Read {
         reader: usize,
         what: ShareSection,
@@ -109,30 +111,30 @@ enum DownloadEvent {
 
 type Decoded = Result<Vec<u8>, SegmentError>;
 
-/// Downloads and verifies files of a grid.
+/// Downloads and verifies immutable files of a grid.
 #[derive(Debug)]
 pub struct Downloader {
     grid: Arc<Grid>,
     pool: Pool,
     stop: watch::Receiver<bool>,
-    /// A file was asked for.
+    /// Whether a file has been requested.
     is_used: AtomicBool,
-    /// A share was not where a fresh upload puts it: the grid has changed, or another client chose the places.
+    /// Whether a share was not where a fresh upload puts it: the grid has changed, or another client chose the servers.
     is_moved: AtomicBool,
-    /// Servers are far.
+    /// Whether servers are far.
     is_far: AtomicBool,
-    /// Time that the pool decoded.
+    /// Time spent decoding, in nanoseconds over all threads of the pool.
     decode_ns: Arc<AtomicU64>,
 }
 
 impl Downloader {
-    /// Makes a downloader for this grid; `pool` decodes, and `stop` ends all downloads.
+    /// A downloader for this grid: `pool` decodes, and `stop` ends all downloads.
     pub fn new(grid: Arc<Grid>, pool: Pool, stop: watch::Receiver<bool>) -> Downloader {
         let [is_used, is_moved, is_far] = [const { AtomicBool::new(false) }; 3];
         Downloader { grid, pool, stop, is_used, is_moved, is_far, decode_ns: Arc::default() }
     }
 
-    /// Time that segments were decoded, checked and decrypted, over all threads.
+    /// Time spent decoding, checking and decrypting segments, over all threads.
     pub(crate) fn decode_time(&self) -> Duration {
         Duration::from_nanos(self.decode_ns.load(Ordering::Relaxed))
     }
@@ -140,15 +142,17 @@ impl Downloader {
     /// Reads a file into `out`, in order.
     ///
     /// # Errors
-    /// [`GetError`]; what was sent until then is right.
+    /// [`GetError::TooFewShares`] if fewer than k good shares are found; [`GetError::Geometry`] for a cap with
+    /// impossible numbers; [`GetError::Segment`] if good blocks give a wrong segment; [`GetError::Unwanted`] if the
+    /// receiver is gone; [`GetError::Interrupted`] if the run was stopped. Bytes sent before an error are verified.
     pub async fn get(&self, cap: &Chk, out: &mpsc::Sender<Bytes>) -> Result<Downloaded, GetError> {
         Download::new(self, cap.verifier(), Some(cap.key))?.run(out).await
     }
 
-    /// Reads a file's ciphertext into `out`, in order, which needs no right to read it.
+    /// Reads a file's ciphertext into `out`, in order, without the right to read the file.
     ///
     /// # Errors
-    /// [`GetError`]; what was sent until then is right.
+    /// The errors of [`Downloader::get`].
     pub async fn ciphertext(&self, cap: &Verifier, out: &mpsc::Sender<Bytes>) -> Result<Downloaded, GetError> {
         Download::new(self, cap.clone(), None)?.run(out).await
     }
@@ -157,37 +161,37 @@ impl Downloader {
 struct Download<'a> {
     with: &'a Downloader,
     cap: Verifier,
-    /// Decrypts what was read.
+    /// Decrypts the content; `None`: the ciphertext is wanted.
     key: Option<Key>,
     index: StorageIndex,
     order: Vec<usize>,
     lists: ShareLists,
-    /// Shares, and who says that he has them.
+    /// Shares, each with the servers that listed it.
     holders: BTreeMap<u16, BTreeSet<usize>>,
     /// Shares of which some server has wrong bytes.
     damaged: BTreeSet<u16>,
-    /// Pairs that turned out to be of no use.
+    /// Pairs of share and server that are not tried again.
     spoiled: BTreeSet<(u16, usize)>,
     readers: Vec<Reader>,
-    /// As the cap says, and segments of the usual size; then as a proven share says.
+    /// At first from the cap, with segments of the usual size; later from a proven share.
     geometry: Geometry,
     layout: Layout,
-    /// Bytes of a share, as the cap says.
+    /// Length of a share in bytes, as expected from the cap.
     share_len: u64,
     is_proven: bool,
     code: Arc<Code>,
     cut: Cut,
-    /// Readers that were asked for a part.
+    /// Readers that were asked for each part.
     asked: BTreeMap<u64, Vec<usize>>,
-    /// Connections to each server that is read from.
+    /// Connections to each server.
     connections: usize,
-    /// Shares are asked for as a whole.
+    /// Whether each share is requested as a whole.
     is_whole: bool,
-    /// Nobody is asked what he has until a share turns out not to be where it should.
+    /// Whether lists of shares are requested only once a share is not where it should be.
     may_wait: bool,
-    /// A segment was wrong, and nobody could be blamed: from now on whole blocks of the same shares.
+    /// Whether a segment was wrong and no block could be blamed: whole blocks of the same shares are read from then on.
     is_careful: bool,
-    /// Goes up when all that was asked for is asked for again.
+    /// Incremented when all blocks are requested again.
     turn: u32,
     patience: Patience,
     decoding: VecDeque<(u64, oneshot::Receiver<Decoded>)>,
@@ -275,17 +279,16 @@ impl<'a> Download<'a> {
         }
     }
 
-    /// Asks those that should have the file.
+    /// Sends the first requests.
     fn begin(&mut self) {
-        // Whoever has not what is looked for says sooner what he has than that he has not each part of it.
+        // A server without the share answers a question for its list sooner than requests for each part.
         if !self.may_wait {
             self.list();
         }
         self.blocked = !self.ask();
-        // Of small files the question to every server, and a connection to each for it, would cost more than the file.
-        // But of the first one those that are connected are asked, behind what is read: nobody knows yet whether shares are
-        // where they are looked for. And where servers are far all are, because it would come some round trips late if it had
-        // to be put.
+        // For small files, asking every server, and connecting to each for it, would cost more than the file. With the
+        // first file the connected servers are asked after the reads, since nobody knows yet whether shares are where
+        // they are looked for. If servers are far, all are asked: a later question would cost some round trips.
         if !self.with.is_used.swap(true, Ordering::Relaxed) && self.may_wait {
             self.list();
             let (reached, events) = (self.reached(Distance::Far), self.events.0.clone());
@@ -296,7 +299,7 @@ impl<'a> Download<'a> {
         }
     }
 
-    /// Asks for what is wanted after all that has happened.
+    /// Sends further requests after events.
     fn ask_on(&mut self) -> Result<(), GetError> {
         self.find_late();
         self.may_wait &= !self.readers.iter().any(|reader| reader.failed || reader.slow);
@@ -308,8 +311,8 @@ impl<'a> Download<'a> {
         Ok(())
     }
 
-    /// Settles how many servers are read from, and over how many connections. How far they are is told by their first
-    /// TCP handshake, before anything could be asked.
+    /// Decides how many servers to read from, and over how many connections. The first TCP handshake tells how far they
+    /// are, before any request can be sent.
     async fn settle(&mut self) {
         if self.is_whole {
             return;
@@ -335,7 +338,7 @@ impl<'a> Download<'a> {
         }
     }
 
-    /// Whether all servers that are read from are near, which is known as soon as they can be.
+    /// Whether all servers read from are near; decided after the time in which a near server connects.
     async fn are_near(&self) -> bool {
         let links: Vec<Link> = self.readers.iter().map(|reader| self.link(reader.server).clone()).collect();
         let told = async {
@@ -346,11 +349,11 @@ impl<'a> Download<'a> {
             }
             true
         };
-        // The address of one may not even be known yet.
+        // The lookup of a server's address may still be running.
         tokio::time::timeout(self.with.grid.near(), told).await.unwrap_or(false)
     }
 
-    /// Waits until the first server that is read from tells whether it is so far.
+    /// Waits until one of the servers tells whether it is at least this far.
     fn reached(&self, distance: Distance) -> impl Future<Output = bool> + use<> {
         let mut told = JoinSet::new();
         for reader in &self.readers {
@@ -411,7 +414,7 @@ impl<'a> Download<'a> {
     fn read(&mut self, number: usize, what: &ShareSection, asked: Instant, result: Result<Reply, LinkError>) {
         let bytes = match result.map(|reply| (range_bytes(&reply.answer), reply.answer.status)) {
             Ok((Ok(bytes), _)) => bytes,
-            // A guess that was wrong is no trouble.
+            // A wrong guess is not a fault of the server.
             Ok((Err(_), 404)) if self.readers[number].is_untried() => {
                 self.with.is_moved.store(true, Ordering::Relaxed);
                 return self.spoil(number);
@@ -437,7 +440,7 @@ impl<'a> Download<'a> {
         }
     }
 
-    /// Readers of shares that were looked for where they are not, or are elsewhere, too: their answers are not waited for.
+    /// Drops readers whose guess was wrong, or whose share is known to be elsewhere: their answers are not waited for.
     fn forget_guesses(&mut self, is_wrong: impl Fn(&Reader) -> bool) {
         for number in 0..self.readers.len() {
             let reader = &self.readers[number];
@@ -448,7 +451,7 @@ impl<'a> Download<'a> {
         }
     }
 
-    /// A server does not say what it has: what it was forgotten for it may have all the same.
+    /// A server cannot say what it has: shares that were dropped for it may still be there.
     fn recall_guesses(&mut self, server: usize) {
         for reader in
             self.readers.iter().filter(|reader| reader.server == server && reader.failed && reader.is_untried())
@@ -457,7 +460,7 @@ impl<'a> Download<'a> {
         }
     }
 
-    /// Nothing of the blocks that came counts.
+    /// Discards all blocks received, and requests them again.
     fn ask_again(&mut self) {
         self.turn += 1;
         self.asked.clear();
@@ -469,7 +472,7 @@ impl<'a> Download<'a> {
         }
     }
 
-    /// Gives segments whose blocks are here to the pool.
+    /// Hands segments whose blocks have arrived to the pool.
     fn decode(&mut self) {
         if !self.is_proven {
             return;
@@ -493,7 +496,7 @@ impl<'a> Download<'a> {
         }
     }
 
-    /// The blocks of a segment if they are here: whole ones of k shares, or parts of several.
+    /// The blocks of a segment if all are here: whole blocks of k shares, or strips of different shares.
     fn strips(&self, segment: u64) -> Option<Vec<Strip>> {
         let begin = segment * self.geometry.block_size();
         let block = begin..begin + self.geometry.block_len(segment);
@@ -558,13 +561,13 @@ impl<'a> Download<'a> {
         Ok(())
     }
 
-    /// Decodes from here on again, with what will have come by then.
+    /// Decodes again from this segment on, with the blocks that will have come by then.
     fn again(&mut self, segment: u64) {
         self.decoding.clear();
         self.next = segment;
     }
 
-    /// A share is of no use, and that is worth telling.
+    /// Drops a share of a server, and reports why.
     fn fail(&mut self, number: usize, reason: &str) {
         let reader = &self.readers[number];
         let name = self.link(reader.server).name();
@@ -572,7 +575,7 @@ impl<'a> Download<'a> {
         self.spoil(number);
     }
 
-    /// A share has wrong bytes.
+    /// Drops a share that has wrong bytes.
     fn damage(&mut self, number: usize, reason: &str) {
         self.damaged.insert(self.readers[number].share);
         self.fail(number, reason);
@@ -602,7 +605,7 @@ mod tests {
     use minicbor::data::Tag;
     use tokio::net::TcpListener;
 
-    /// Ten servers that take connections and say nothing, far from this round trip on, and near up to this one.
+    /// Ten servers that accept connections and never answer, with these limits for "far" and "near".
     async fn downloader(far: Duration, near: Duration) -> (Downloader, TcpListener) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (pin, port) = ("AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8", listener.local_addr().unwrap().port());
@@ -639,7 +642,7 @@ mod tests {
         }
     }
 
-    /// A file of so many bytes, 3 of 10, of which all was asked for that is before any answer.
+    /// A 3-of-10 file of `size` bytes, with the requests that are sent before any answer.
     async fn first_flight(downloader: &Downloader, size: u64) -> Download<'_> {
         let cap = Chk { key: [1; 16], extension_hash: [2; 32], needed: 3, total: 10, size };
         let mut download = Download::new(downloader, cap.verifier(), Some(cap.key)).unwrap();
@@ -658,7 +661,7 @@ mod tests {
         }
     }
 
-    /// What a server says that has these shares, or a reader's when there is no such share.
+    /// The answer of a server that lists these shares; `None`: the answer to a read of a share that is not there.
     fn answered(
         download: &mut Download<'_>,
         event: impl FnOnce(Result<Reply, LinkError>) -> DownloadEvent,
@@ -689,7 +692,7 @@ mod tests {
             if is_known_first {
                 (0..10).for_each(|reader| not_there(&mut download, reader));
             }
-            // Server 0 has share 9, server 1 share 8, and so on.
+            // Server 0 has share 9, server 1 has share 8, and so on.
             for server in 0..10 {
                 let list = |result| DownloadEvent::Listed { server, result };
                 answered(&mut download, list, Some(&[9 - server as u16]));
@@ -711,7 +714,7 @@ mod tests {
         download.settle().await;
         download.readers =
             [(0, 0), (0, 1), (2, 2)].map(|(share, server)| Reader::new(share, server, server as u64)).into();
-        // The second of them was opened when the first was late, which has answered since.
+        // The second reader was opened when the first was late; the first has answered since.
         download.holders = [(0, [0, 1].into()), (2, [2].into())].into();
         download.readers[2].fail();
         download.asked.insert(0, vec![0, 1, 2]);
@@ -749,7 +752,7 @@ mod tests {
             let reader = download.readers.len() - 1;
             assert_eq!((download.readers[reader].share, download.readers[reader].server), (share, other));
             assert!(download.readers[5].failed, "one at a time");
-            // Or it does not say what it has.
+            // The other case: the server does not list its shares.
             let held: Option<&[u16]> = if says { Some(&[share]) } else { None };
             answered(&mut download, |result| DownloadEvent::Listed { server: guessed, result }, held);
             not_there(&mut download, reader);

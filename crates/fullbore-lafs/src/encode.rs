@@ -1,10 +1,9 @@
-//! A file into shares, segment by segment.
+//! Encodes a file into shares, segment by segment.
 //!
-//! [`convergent_key`] is the first of two passes (a random key needs none). Then [`Encoder::segment`] takes
-//! the plaintext in order and encrypts it; each [`Segment`] it returns is encoded and hashed by whatever
-//! thread is free ([`Segment::encode`]); [`Encoder::add`] collects the hashes in any order, and
-//! [`Encoder::finish`] gives the cap and what stands behind the blocks of each share. Memory: the segments
-//! that the caller has under way, and 32 bytes per block for the trees.
+//! [`convergent_key`] needs a first pass over the file; a random key does not. Then [`Encoder::segment`] takes the
+//! plaintext in order and encrypts it. Each [`Segment`] it returns may be encoded and hashed by any thread
+//! ([`Segment::encode`]). [`Encoder::add`] collects the hashes in any order, and [`Encoder::finish`] gives the cap, and
+//! for each share the bytes after its blocks. Memory: the segments in progress, and 32 bytes per block for the trees.
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,14 +21,14 @@ use super::hash::{Hash, Tagged, netstring, tagged, tagged_many, update_both};
 use super::layout::Layout;
 use super::merkle::Tree;
 
-/// Derives a convergent key: who has the same file, secret and numbers gets the same key.
+/// Derives a convergent key: equal files with the same secret and encoding get the same key.
 #[derive(Debug)]
-pub struct KeyHasher(Tagged);
+pub(crate) struct KeyHasher(Tagged);
 
 impl KeyHasher {
-    /// Begins a file of this geometry. `secret` is the node's convergence secret; it may be empty, and then
-    /// everybody who has the file can find out that it is stored.
-    pub fn new(geometry: &Geometry, secret: &[u8]) -> KeyHasher {
+    /// Starts with a file of this geometry. `secret` is the node's convergence secret. It may be empty; then everybody
+    /// who has the file can find out that it is stored.
+    pub(crate) fn new(geometry: &Geometry, secret: &[u8]) -> KeyHasher {
         let Encoding { needed, total, .. } = geometry.encoding;
         let mut tag = b"allmydata_immutable_content_to_key_with_added_secret_v1+".to_vec();
         netstring(&mut tag, secret);
@@ -37,18 +36,18 @@ impl KeyHasher {
         KeyHasher(Tagged::new(&tag))
     }
 
-    /// Takes the next bytes of the file.
-    pub fn update(&mut self, plaintext: &[u8]) {
+    /// Hashes the next bytes of the file.
+    pub(crate) fn update(&mut self, plaintext: &[u8]) {
         self.0.update(plaintext);
     }
 
-    /// Returns the key of the hashed content.
-    pub fn finish(self) -> Key {
+    /// Returns the key for the content.
+    pub(crate) fn finish(self) -> Key {
         first_half(&self.0.finish())
     }
 }
 
-/// The convergent key of a file that is in memory.
+/// The convergent key of a file in memory.
 pub fn convergent_key(geometry: &Geometry, secret: &[u8], plaintext: &[u8]) -> Key {
     let mut hasher = KeyHasher::new(geometry, secret);
     hasher.update(plaintext);
@@ -57,61 +56,61 @@ pub fn convergent_key(geometry: &Geometry, secret: &[u8], plaintext: &[u8]) -> K
 
 const CRYPTTEXT_LEAF: &[u8] = b"allmydata_crypttext_segment_v1";
 
-/// Hash of one segment's ciphertext.
+/// The hash of one segment's ciphertext.
 pub(super) fn crypttext_leaf(ciphertext: &[u8]) -> Hash {
     tagged(CRYPTTEXT_LEAF, ciphertext)
 }
 
-/// Hashes of blocks.
+/// The hashes of blocks.
 pub(super) fn block_leaves<D: AsRef<[u8]>>(blocks: &[D]) -> Vec<Hash> {
     tagged_many(b"allmydata_encoded_subshare_v1", blocks)
 }
 
-/// The cipher of a file, at its beginning.
+/// The cipher of a file, positioned at its beginning.
 pub(super) fn cipher(key: &Key) -> Ctr128BE<Aes128> {
     Ctr128BE::<Aes128>::new(key.into(), &[0; 16].into())
 }
 
-/// Bytes out of order, or not as many as the file has.
+/// Why shares cannot be made: wrong length, or wrong hashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EncodeError {
-    /// A segment of another length than its turn needs.
+    /// A segment of the wrong length.
     #[error("segment {segment} has {found} bytes; {expected} were announced: the file changed while it was read")]
     Length {
-        /// Which one.
+        /// Number of the segment.
         segment: u64,
         /// Bytes given.
         found: u64,
-        /// Bytes of this segment.
+        /// Bytes expected.
         expected: u64,
     },
-    /// Shares of a file that is in the grid were to be made again, and would not be those that it had.
+    /// Shares made again would differ from those that the file had.
     #[error("the shares do not have the hashes that the cap vouches for")]
     Different,
     /// The file ended before its last segment.
     #[error("{missing} of {segments} segments were not encoded")]
     Missing {
-        /// How many.
+        /// Number of missing segments.
         missing: u64,
-        /// Of how many.
+        /// Number of all segments.
         segments: u64,
     },
 }
 
-/// What is known of a file that is in the grid, of which shares are made again: the block that its cap has the hash of.
+/// A stored file whose shares are made again, by its URI extension block, whose hash is in the cap.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Original {
-    /// The block as it is. Clients of other versions have written other fields.
+    /// The block as stored. Other client versions have written other fields.
     pub block: Vec<u8>,
-    /// What it says.
+    /// The parsed block.
     pub extension: Extension,
 }
 
 /// What shares are made of.
 #[derive(Clone)]
 pub enum Input {
-    /// The file itself, which is encrypted by this key.
+    /// The file itself, encrypted by this key.
     Plaintext(Key),
     /// The ciphertext of a file that has shares already.
     Ciphertext(Arc<Original>),
@@ -126,7 +125,7 @@ impl fmt::Debug for Input {
     }
 }
 
-/// One file on its way to shares.
+/// Encodes one file into shares.
 pub struct Encoder {
     geometry: Geometry,
     layout: Layout,
@@ -138,7 +137,7 @@ pub struct Encoder {
     taken: u64,
     added: u64,
     crypttext_leaves: Vec<Hash>,
-    /// Per share.
+    /// Hashes of blocks, per share.
     block_leaves: Vec<Vec<Hash>>,
 }
 
@@ -149,7 +148,7 @@ impl fmt::Debug for Encoder {
 }
 
 impl Input {
-    /// Bytes of the URI extension block of a file of this geometry.
+    /// Length of the URI extension block for this geometry, in bytes.
     pub(crate) fn extension_len(&self, geometry: Geometry) -> u64 {
         match self {
             Input::Plaintext(_) => Extension::length(geometry),
@@ -159,16 +158,15 @@ impl Input {
 }
 
 impl Encoder {
-    /// Begins a file that is encrypted by `key`. `code` is that of the geometry's encoding, shared by all files that have
-    /// it.
+    /// Starts a file to be encrypted by `key`. `code` fits to the geometry's encoding; files may share it.
     ///
     /// # Panics
-    /// When the code is another.
+    /// If `code` is for other numbers than the geometry.
     pub fn new(geometry: Geometry, key: Key, code: Arc<Code>) -> Encoder {
         Encoder::of(geometry, Input::Plaintext(key), code)
     }
 
-    /// Begins a file, new or again.
+    /// Starts a file, from its plaintext or from the ciphertext of a stored file.
     ///
     /// # Panics
     /// As [`Encoder::new`].
@@ -192,7 +190,7 @@ impl Encoder {
         }
     }
 
-    /// Where what is in each share.
+    /// The layout of each share.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
@@ -202,12 +200,12 @@ impl Encoder {
         self.layout.share_len(self.input.extension_len(self.geometry))
     }
 
-    /// Takes the next segment of the file, which is the first `length` bytes of `memory`, and encrypts it. Its blocks
-    /// will be in the same memory, for which there may be room already ([`Geometry::segment_memory`]); `home` gets it
-    /// when the last of them is gone.
+    /// Takes the next segment of the file, the first `length` bytes of `memory`, and encrypts it. Its blocks are made
+    /// in the same memory, which may have room for them already ([`Geometry::segment_memory`]). `home` gets the memory
+    /// back when the last block is dropped.
     ///
     /// # Errors
-    /// [`EncodeError::Length`] if the segment is empty, or shorter or longer than its number in the file demands.
+    /// [`EncodeError::Length`] unless the segment has the length that its number in the file demands.
     pub fn segment(
         &mut self,
         mut memory: Vec<u8>,
@@ -244,8 +242,8 @@ impl Encoder {
     /// Returns the cap and the ends of all shares, once every segment is encoded and added.
     ///
     /// # Errors
-    /// [`EncodeError::Missing`] if some segments were not taken, or their hashes not added. [`EncodeError::Different`] if a
-    /// file that is made again has other hashes than it had.
+    /// [`EncodeError::Missing`] if some segments were not taken, or their hashes not added. [`EncodeError::Different`]
+    /// if a stored file would get other hashes than it has.
     pub fn finish(self) -> Result<Finished, EncodeError> {
         let segments = self.geometry.segments;
         let missing = segments.saturating_sub(self.taken.min(self.added));
@@ -286,7 +284,7 @@ impl Encoder {
 pub struct Segment {
     index: u64,
     encoding: Encoding,
-    /// Bytes of its ciphertext, with which its memory begins, and their hash.
+    /// Length of the ciphertext at the beginning of the memory, and its hash.
     length: usize,
     crypttext: Hash,
     blocks: Blocks,
@@ -299,8 +297,8 @@ impl fmt::Debug for Segment {
     }
 }
 
-/// Where the memory of a segment goes when the last of its blocks is gone.
-pub type ReturnBuffer = Box<dyn FnOnce(Vec<u8>) + Send + Sync>;
+/// Receives the memory of a segment when its last block is dropped.
+pub(crate) type ReturnBuffer = Box<dyn FnOnce(Vec<u8>) + Send + Sync>;
 
 /// The memory of all blocks of a segment.
 struct Blocks {
@@ -323,7 +321,7 @@ impl AsRef<[u8]> for Blocks {
 }
 
 impl Segment {
-    /// Makes the blocks and all hashes over them. The work of an upload: any thread may do it.
+    /// Makes the blocks, and all hashes of them. This is the main work of an upload; any thread may do it.
     pub fn encode(self) -> Encoded {
         let (needed, total) = (usize::from(self.encoding.needed), usize::from(self.encoding.total));
         let Segment { index, length, crypttext, mut blocks, code, .. } = self;
@@ -333,7 +331,7 @@ impl Segment {
             memory.resize(total * block, 0);
         }
         let (data, rest) = memory.split_at_mut(needed * block);
-        // The ciphertext is the first k blocks; zeros behind it are part of the last of them.
+        // The ciphertext is the first k blocks; zeros after it fill the last of them.
         data[length..].fill(0);
         code.encode(data, &mut rest[..(total - needed) * block], block);
         let memory = Bytes::from_owner(blocks);
@@ -346,16 +344,16 @@ impl Segment {
 /// The blocks of a segment, by share.
 #[derive(Debug)]
 pub struct Encoded {
-    /// One per share.
+    /// One block per share.
     pub blocks: Vec<Bytes>,
-    /// What [`Encoder::add`] wants.
+    /// The input of [`Encoder::add`].
     pub hashes: SegmentHashes,
 }
 
 /// The hashes of a segment.
 #[derive(Debug, Clone)]
 pub struct SegmentHashes {
-    /// Which segment.
+    /// Number of the segment.
     pub index: u64,
     crypttext: Hash,
     blocks: Vec<Hash>,
@@ -371,9 +369,9 @@ impl SegmentHashes {
 /// A file all of whose blocks are made.
 #[derive(Debug)]
 pub struct Finished {
-    /// The right to read it; made of ciphertext, it has no key.
+    /// The right to read the file. Made from ciphertext, it has no usable key.
     pub cap: Chk,
-    /// Where what is in each share.
+    /// The layout of each share.
     pub layout: Layout,
     /// All nodes of the tree over the segments' ciphertext.
     crypttext: Bytes,
@@ -383,7 +381,7 @@ pub struct Finished {
 }
 
 impl Finished {
-    /// What stands behind the blocks of a share, up to its end. `None`: no such share.
+    /// The bytes of a share after its blocks; `None` if there is no such share.
     pub fn trailer(&self, share: u16) -> Option<Vec<Bytes>> {
         let leaves = self.block_leaves.get(usize::from(share))?;
         let blocks = Tree::new(leaves);
@@ -392,10 +390,10 @@ impl Finished {
     }
 }
 
-/// All of a file that is in memory: its cap and its shares. For small files, and for tests.
+/// Encodes a file in memory; returns its cap and its shares. For small files and tests.
 ///
 /// # Errors
-/// [`EncodeError`] when `plaintext` is not as long as the geometry says.
+/// [`EncodeError::Length`] or [`EncodeError::Missing`] if `plaintext` is not as long as the geometry says.
 pub fn encode_whole(
     geometry: Geometry,
     key: Key,

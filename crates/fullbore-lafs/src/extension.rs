@@ -1,21 +1,21 @@
-//! The URI extension block: what a reader has to know of a file before anything else, with the roots of all
-//! trees. Its hash is in the cap, and a copy of it in every share.
+//! The URI extension block: what a reader has to know of a file before anything else, with the roots of all trees. The
+//! cap has its hash, and every share a copy of it.
 
 use super::geometry::{Encoding, Geometry, GeometryError};
 use super::hash::{Hash, netstring, tagged};
 
-/// Bytes of a block that is read. Ours have about 500; old clients wrote some fields more.
-pub const EXTENSION_BYTES_MAX: u64 = 16 << 10;
+/// Longest block that is read, in bytes. Ours have about 500; old clients wrote some more fields.
+pub(crate) const EXTENSION_BYTES_MAX: u64 = 16 << 10;
 
-/// Name of the code in every block.
+/// Name of the erasure code in every block.
 const CODEC: &[u8] = b"crs";
 
-/// Content of a share's URI extension block: sizes, and the roots of all hash trees.
+/// The content of the URI extension block: sizes, and the roots of all hash trees.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Extension {
-    /// How the file is cut; `happy` is not known to readers and is 1.
+    /// How the file is cut. Readers do not know `happy`; it is 1.
     pub geometry: Geometry,
-    /// Hash of the whole ciphertext, where the writer gave it.
+    /// Hash of the whole ciphertext, if the writer stored it.
     pub crypttext_hash: Option<Hash>,
     /// Root of the tree over the segments' ciphertext.
     pub crypttext_root: Hash,
@@ -23,40 +23,40 @@ pub struct Extension {
     pub share_root: Hash,
 }
 
-/// Why a block is of no use.
+/// Why a block cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExtensionError {
     /// Not a sequence of `key:netstring`.
     #[error("malformed at byte {position}")]
     Malformed {
-        /// Where.
+        /// Offset in bytes.
         position: usize,
     },
     /// A field is missing or unreadable.
     #[error("field {field} is missing or unreadable")]
     Field {
-        /// Its name.
+        /// Name of the field.
         field: &'static str,
     },
-    /// Fields that contradict each other, or the cap.
+    /// A field contradicts the others, or the cap.
     #[error("field {field} contradicts the others, or the cap")]
     Contradiction {
-        /// Its name.
+        /// Name of the field.
         field: &'static str,
     },
-    /// Numbers that make no code.
+    /// The numbers do not describe a possible file.
     #[error(transparent)]
     Geometry(#[from] GeometryError),
 }
 
-/// The hash of a block, as it is in the cap.
-pub fn extension_hash(block: &[u8]) -> Hash {
+/// The hash of a block, as in the cap.
+pub(crate) fn extension_hash(block: &[u8]) -> Hash {
     tagged(b"allmydata_uri_extension_v1", block)
 }
 
 impl Extension {
-    /// Writes the block as the stock client does: sorted, and nothing that it leaves out today.
+    /// Writes the block as the stock client does: sorted, without the fields that it no longer writes.
     pub fn to_bytes(&self) -> Vec<u8> {
         let cut = &self.geometry;
         let Encoding { needed, total, .. } = cut.encoding;
@@ -86,18 +86,20 @@ impl Extension {
         block
     }
 
-    /// Bytes of the block of such a file; known before its hashes are.
+    /// Length of the block for a file of this geometry in bytes; the hashes do not change it.
     pub fn length(geometry: Geometry) -> u64 {
         let hashes =
             Extension { geometry, crypttext_hash: Some([0; 32]), crypttext_root: [0; 32], share_root: [0; 32] };
         hashes.to_bytes().len() as u64
     }
 
-    /// Reads a block whose hash has been compared with the cap's, and checks it against the cap's numbers.
-    /// Unknown fields are nothing.
+    /// Parses a block whose hash was compared with the cap's, and checks it against the cap's numbers. Unknown fields
+    /// are ignored.
     ///
     /// # Errors
-    /// [`ExtensionError`] if the block is malformed, lacks a field, or contradicts itself, the size or the code.
+    /// `ExtensionError::Malformed` if it is not a sequence of fields; `ExtensionError::Field` for a missing or
+    /// unreadable field; `ExtensionError::Contradiction` for a field that contradicts the others or the cap;
+    /// `ExtensionError::Geometry` for an impossible encoding or segment size.
     pub fn parse(block: &[u8], needed: u16, total: u16, size: u64) -> Result<Extension, ExtensionError> {
         let fields = fields(block)?;
         let field = |name: &'static str| -> Result<&[u8], ExtensionError> {
@@ -115,7 +117,7 @@ impl Extension {
             field(name)?.try_into().map_err(|_| ExtensionError::Field { field: name })
         };
         let wrong = |field| Err(ExtensionError::Contradiction { field });
-        // What the cap says goes first; the stock reader believes it as well.
+        // The cap's numbers take precedence, as in the stock reader.
         let encoding = Encoding::new(needed, 1, total)?;
         let segment_size = number("segment_size")?;
         let geometry = Geometry::new(encoding, size, segment_size.max(1))?;
@@ -144,7 +146,7 @@ impl Extension {
     }
 }
 
-/// Key and value.
+/// Key and value of a field.
 type Field<'a> = (&'a [u8], &'a [u8]);
 
 /// Splits a block into keys and values.
@@ -160,7 +162,7 @@ fn fields(block: &[u8]) -> Result<Vec<Field<'_>>, ExtensionError> {
     Ok(fields)
 }
 
-/// Reads `key:LENGTH:value,`.
+/// Parses `key:LENGTH:value,`; returns the field and the rest.
 fn one_field(text: &[u8]) -> Option<(Field<'_>, &[u8])> {
     let (key, rest) = split(text)?;
     let (length, rest) = split(rest)?;
@@ -207,7 +209,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_makes_it_panic(
+        fn nothing_makes_the_parser_panic(
             mut block in Just(example().to_bytes()), at: prop::sample::Index, byte: u8, cut: prop::sample::Index,
         ) {
             let at = at.index(block.len());

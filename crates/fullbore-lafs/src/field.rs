@@ -1,18 +1,20 @@
 //! GF(2^8) with the polynomial x^8 + x^4 + x^3 + x^2 + 1 (0x11D), of which 2 is a primitive element.
 //!
-//! [`combine`] is the work: a sum of products, over bytes of many blocks. Which instructions do it is chosen
-//! once, when the processor is known (`kernel`).
+//! [`combine`] does the work: a sum of products, over the bytes of many blocks. Its instructions are chosen once, when
+//! the processor is known (`kernel`).
 
 mod kernel;
 
 use std::sync::LazyLock;
 
-pub use kernel::{Kernel, combine};
+pub use kernel::Kernel;
+pub(crate) use kernel::combine;
 
 /// The polynomial, without x^8.
 const POLYNOMIAL: u8 = 0x1d;
 
-/// Powers of 2, twice over so that the sum of two logarithms needs no reduction; and logarithms.
+/// Tables of powers of 2 and of logarithms. The powers are there twice, so that the sum of two logarithms needs no
+/// reduction.
 struct Logarithms {
     power: [u8; 510],
     log: [u8; 256],
@@ -35,30 +37,30 @@ const fn logarithms() -> Logarithms {
 static LOGARITHMS: Logarithms = logarithms();
 
 /// Product of two elements of GF(2^8).
-pub fn multiply(a: u8, b: u8) -> u8 {
+pub(crate) fn multiply(a: u8, b: u8) -> u8 {
     if a == 0 || b == 0 {
         return 0;
     }
     LOGARITHMS.power[usize::from(LOGARITHMS.log[usize::from(a)]) + usize::from(LOGARITHMS.log[usize::from(b)])]
 }
 
-/// 2 to this power.
-pub fn power_of_two(exponent: usize) -> u8 {
+/// 2 to the power `exponent`.
+pub(crate) fn power_of_two(exponent: usize) -> u8 {
     LOGARITHMS.power[exponent % 255]
 }
 
-/// What gives 1 when multiplied by `a`; zero has none.
-pub fn inverse(a: u8) -> Option<u8> {
+/// Multiplicative inverse of `a`; `None` for zero.
+pub(crate) fn inverse(a: u8) -> Option<u8> {
     (a != 0).then(|| LOGARITHMS.power[255 - usize::from(LOGARITHMS.log[usize::from(a)])])
 }
 
-/// All products by one element, in the forms that the kernels want.
+/// All products with one element, in the forms that the kernels use.
 #[derive(Clone)]
 struct Products {
-    /// By the low and by the high four bits of a byte: one shuffle each.
+    /// Products with the low and the high four bits of a byte: one shuffle each.
     low: [u8; 16],
     high: [u8; 16],
-    /// As a matrix over bits, for GF2P8AFFINEQB: byte 7-i has the bits whose sum is bit i of the product.
+    /// The product as a matrix over bits, for GF2P8AFFINEQB: byte 7-i has the bits whose sum is bit i of the product.
     matrix: u64,
 }
 
@@ -85,7 +87,7 @@ static PRODUCTS: LazyLock<Vec<Products>> = LazyLock::new(|| {
 mod tests {
     use super::*;
 
-    /// Multiplication by shifting and adding, the definition.
+    /// Multiplies by shifting and adding, as in the definition.
     fn slowly(mut a: u8, mut b: u8) -> u8 {
         let mut product = 0;
         while b != 0 {

@@ -1,8 +1,7 @@
-//! The storage protocol ("Great Black Swamp", version 1): requests and what their answers say.
+//! The storage protocol ("Great Black Swamp", version 1): requests, and parsers of their answers.
 //!
-//! No I/O here; [`link`] carries it. Requests go one after the other over one connection, and the server
-//! takes them in that order, so that a share's bytes may follow the request that makes room for them
-//! without waiting for its answer.
+//! This module does no I/O; [`link`] carries the requests. The requests of one connection are processed in order. So
+//! the bytes of a share may follow the request that allocates it without waiting for the answer.
 
 pub mod flow;
 pub mod link;
@@ -24,23 +23,23 @@ use super::geometry::SHARES_MAX;
 use super::nurl::Nurl;
 use super::secrets::Lease;
 
-/// CBOR's tag of a set.
+/// CBOR tag of a set.
 const SET: u64 = 258;
 
-/// Bytes of an answer in CBOR that are read. The longest lists 256 shares or the gaps of one share.
+/// Longest CBOR answer that is read, in bytes. The longest lists 256 shares, or the gaps of one share.
 pub const ANSWER_BYTES_MAX: usize = 64 << 10;
 
-/// A secret that the uploader of a share makes, and needs for every write.
+/// A secret made by the uploader of a share, needed for every write to it.
 pub type UploadSecret = [u8; 20];
 
-/// A request, its body in pieces.
+/// A request, with its body in pieces.
 #[derive(Debug, Clone)]
 pub struct Call {
     /// Method, path and fields of the request.
     pub head: RequestHead,
     /// Pieces of the request's body, in order.
     pub body: Vec<Bytes>,
-    /// Bytes of the answer that are read; more is a fault of the server.
+    /// Longest answer that is read, in bytes; more is the server's fault.
     pub answer_bytes_max: usize,
 }
 
@@ -51,7 +50,7 @@ impl Call {
     }
 }
 
-/// Complete answer of a server to a call.
+/// The complete answer of a server to a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     /// HTTP status code of the answer.
@@ -60,20 +59,20 @@ pub struct Answer {
     pub body: Bytes,
 }
 
-/// An answer that does not say what it should.
+/// An answer that is not the expected one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AnswerError {
-    /// A status that says no.
+    /// An HTTP status other than success.
     #[error("HTTP status {status}{}", meaning(*status))]
     Status {
-        /// The code.
+        /// The HTTP status code.
         status: u16,
     },
-    /// Not the CBOR that was expected.
+    /// The body is not the expected CBOR.
     #[error("cannot read the answer: {reason}")]
     Malformed {
-        /// What is wrong.
+        /// What is wrong with it.
         reason: String,
     },
 }
@@ -97,7 +96,7 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// For the server of this address.
+    /// Requests for the server with this address.
     pub fn new(nurl: &Nurl) -> Requests {
         Requests { host: nurl.authority(), authorization: Authorization::new(nurl.authorization()) }
     }
@@ -105,7 +104,7 @@ impl Requests {
     fn call(&self, method: Method, path: String) -> Call {
         let mut head = RequestHead::new(method, self.host.clone(), path);
         head.authorization = Some(self.authorization.clone());
-        // CBOR is what servers take and give when nothing is said.
+        // Servers use CBOR by default: the header fields for it can be left out.
         head.is_terse = true;
         Call { head, body: Vec::new(), answer_bytes_max: ANSWER_BYTES_MAX }
     }
@@ -115,22 +114,22 @@ impl Requests {
         self.call(Method::Get, "/storage/v1/version".into())
     }
 
-    /// Which shares of a file it holds.
+    /// Asks which shares of an immutable file the server holds.
     pub fn shares(&self, index: &StorageIndex) -> Call {
         self.call(Method::Get, format!("/storage/v1/immutable/{}/shares", base32::encode(index)))
     }
 
-    /// Which shares of a mutable file it holds.
+    /// Asks which shares of a mutable file the server holds.
     pub fn mutable_shares(&self, index: &StorageIndex) -> Call {
         self.call(Method::Get, format!("/storage/v1/mutable/{}/shares", base32::encode(index)))
     }
 
-    /// `length` bytes of a share of a mutable file; fewer come at its end.
+    /// Reads `length` bytes of a share of a mutable file; fewer come at its end.
     pub fn read_mutable(&self, index: &StorageIndex, share: u16, offset: u64, length: u64) -> Call {
         self.range(format!("/storage/v1/mutable/{}/{share}", base32::encode(index)), offset, length)
     }
 
-    /// A lease on all shares of a file that it holds: renewed if this secret made one, or added.
+    /// Renews the lease of this secret on all shares of a file, or adds it.
     pub fn renew_lease(&self, index: &StorageIndex, lease: &Lease) -> Call {
         let mut call = self.call(Method::Put, format!("/storage/v1/lease/{}", base32::encode(index)));
         authorize(&mut call, "lease-renew-secret", &lease.renew);
@@ -138,7 +137,8 @@ impl Requests {
         call
     }
 
-    /// A share of a mutable file, where the server has none of this number. `enabler` is the secret of who may write.
+    /// Writes a share of a mutable file, unless the server has one of this number. `enabler` is the secret of those who
+    /// may write.
     pub fn write_new_share(
         &self,
         index: &StorageIndex,
@@ -156,7 +156,7 @@ impl Requests {
         call
     }
 
-    /// Room for shares of `size` bytes each.
+    /// Allocates shares of `size` bytes each.
     pub fn allocate(
         &self,
         index: &StorageIndex,
@@ -173,10 +173,10 @@ impl Requests {
         call
     }
 
-    /// Bytes of a share, from `offset` on.
+    /// Writes bytes of a share, at `offset`.
     ///
     /// # Panics
-    /// Without bytes, for which no range can be written.
+    /// If `body` has no bytes: no range describes that.
     pub fn write(
         &self,
         index: &StorageIndex,
@@ -193,14 +193,14 @@ impl Requests {
         call
     }
 
-    /// Gives a share that is not complete up.
+    /// Gives up a share that is not complete.
     pub fn abort(&self, index: &StorageIndex, share: u16, secret: &UploadSecret) -> Call {
         let mut call = self.call(Method::Put, format!("{}/abort", share_path(index, share)));
         authorize(&mut call, "upload-secret", secret);
         call
     }
 
-    /// `length` bytes of a share; fewer come at its end.
+    /// Reads `length` bytes of a share of an immutable file; fewer come at its end.
     pub fn read(&self, index: &StorageIndex, share: u16, offset: u64, length: u64) -> Call {
         self.range(share_path(index, share), offset, length)
     }
@@ -221,7 +221,7 @@ fn authorize(call: &mut Call, name: &str, secret: &[u8]) {
     call.head.fields.push(("X-Tahoe-Authorization".into(), format!("{name} {}", STANDARD.encode(secret))));
 }
 
-/// The body of a request for room.
+/// The body of a request to allocate shares.
 fn allocation(shares: &BTreeSet<u16>, size: u64) -> Vec<u8> {
     let mut body = Vec::new();
     let mut encoder = Encoder::new(&mut body);
@@ -237,7 +237,7 @@ fn allocation(shares: &BTreeSet<u16>, size: u64) -> Vec<u8> {
     body
 }
 
-/// The body of a request to write a share that is not there: its first byte is tested to be none.
+/// The body of a request to write a new share. It tests that the share has no first byte.
 fn new_share(share: u16, content: &[u8]) -> Vec<u8> {
     let mut body = Vec::with_capacity(content.len() + 128);
     let mut encoder = Encoder::new(&mut body);
@@ -253,7 +253,7 @@ fn new_share(share: u16, content: &[u8]) -> Vec<u8> {
     body
 }
 
-/// Reads the answer to [`Requests::write_new_share`]: whether the share was written, because there was none.
+/// Parses the answer to [`Requests::write_new_share`]: true if the share was written, false if there was one already.
 ///
 /// # Errors
 /// [`AnswerError::Status`] if the server refuses the request, [`AnswerError::Malformed`] if the body is not the
@@ -270,18 +270,18 @@ pub fn is_written(answer: &Answer) -> Result<bool, AnswerError> {
     Ok(is_written)
 }
 
-/// What a server says to a request for room. Shares in neither set have none: the server is full or
-/// read-only, or another upload of the same share is under way.
+/// The answer to [`Requests::allocate`]. A share in neither set got no room: the server is full or read-only, or
+/// another upload of it is in progress.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AllocateAnswer {
-    /// Complete shares of the file that are there.
+    /// Shares that the server has already, complete.
     pub already_have: BTreeSet<u16>,
-    /// Numbers of the shares that this client may now write.
+    /// Shares that this client may now write.
     pub allocated: BTreeSet<u16>,
 }
 
 impl AllocateAnswer {
-    /// Reads the answer.
+    /// Parses the answer.
     ///
     /// # Errors
     /// [`AnswerError::Status`] if the server refuses the request, [`AnswerError::Malformed`] if the body is not the
@@ -301,7 +301,7 @@ impl AllocateAnswer {
     }
 }
 
-/// Reads the answer to [`Requests::shares`].
+/// Parses the answer to [`Requests::shares`].
 ///
 /// # Errors
 /// [`AnswerError::Status`] if the server refuses the request, [`AnswerError::Malformed`] if the body is not the
@@ -310,10 +310,10 @@ pub fn held_shares(answer: &Answer) -> Result<BTreeSet<u16>, AnswerError> {
     set(&mut body(answer, &[200])?)
 }
 
-/// Reads the answer to [`Requests::renew_lease`]: whether the server holds shares of the file, and so has a lease now.
+/// Parses the answer to [`Requests::renew_lease`]: true if the server holds shares of the file, and has a lease now.
 ///
 /// # Errors
-/// [`AnswerError::Status`] if the server refuses the request.
+/// [`AnswerError::Status`] for any status but success or 404.
 pub fn has_lease(answer: &Answer) -> Result<bool, AnswerError> {
     match answer.status {
         200..=299 => Ok(true),
@@ -322,17 +322,17 @@ pub fn has_lease(answer: &Answer) -> Result<bool, AnswerError> {
     }
 }
 
-/// What a server says to a write.
+/// The answer to [`Requests::write`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WriteAnswer {
-    /// All bytes of the share are there, and it is visible now.
+    /// Whether all bytes of the share are there; it is visible then.
     pub complete: bool,
-    /// Ranges that are missing: from, up to (exclusive).
+    /// Missing ranges: begin and exclusive end.
     pub required: Vec<(u64, u64)>,
 }
 
 impl WriteAnswer {
-    /// Reads the answer.
+    /// Parses the answer.
     ///
     /// # Errors
     /// [`AnswerError::Status`] if the server refuses the request, [`AnswerError::Malformed`] if the body is not the
@@ -362,17 +362,17 @@ impl WriteAnswer {
     }
 }
 
-/// What a server can take, bytes.
+/// Space on a server, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AvailableSpace {
     /// Largest share that the server accepts, in bytes.
     pub share_max: u64,
-    /// Space that is left, where it tells.
+    /// Free space; `None` if the server does not say.
     pub available: Option<u64>,
 }
 
 impl AvailableSpace {
-    /// Reads the answer to [`Requests::version`].
+    /// Parses the answer to [`Requests::version`].
     ///
     /// # Errors
     /// [`AnswerError::Status`] if the server refuses the request, [`AnswerError::Malformed`] if the body is not the
@@ -396,10 +396,10 @@ impl AvailableSpace {
     }
 }
 
-/// The bytes of a range that was asked for.
+/// The bytes of an answer to [`Requests::read`]; empty beyond the end of a share.
 ///
 /// # Errors
-/// [`AnswerError::Status`]; past the end of a share there are none, which is no error.
+/// [`AnswerError::Status`] for any status but 200, 204 or 206.
 pub fn range_bytes(answer: &Answer) -> Result<Bytes, AnswerError> {
     match answer.status {
         200 | 206 => Ok(answer.body.clone()),
@@ -421,7 +421,7 @@ fn body<'a>(answer: &'a Answer, good: &[u16]) -> Result<Decoder<'a>, AnswerError
     Ok(Decoder::new(&answer.body))
 }
 
-/// The items of a list, of a length that is told or not.
+/// Parses the items of a list of definite or indefinite length.
 fn for_each_item<'b>(
     decoder: &mut Decoder<'b>,
     mut each: impl FnMut(&mut Decoder<'b>) -> Result<(), AnswerError>,
@@ -433,7 +433,7 @@ fn for_each_item<'b>(
     Ok(())
 }
 
-/// The entries of a map; keys may be texts or bytes.
+/// Parses the entries of a map; keys may be texts or bytes.
 fn for_each_entry<'b>(
     decoder: &mut Decoder<'b>,
     mut each: impl FnMut(&[u8], &mut Decoder<'b>) -> Result<(), AnswerError>,
@@ -449,7 +449,7 @@ fn for_each_entry<'b>(
     Ok(())
 }
 
-/// Whether there is one more item. A told length is not believed further than the bytes go.
+/// Whether another item follows. A stated length is not trusted: parsing ends where the bytes do.
 fn more(decoder: &mut Decoder<'_>, left: &mut Option<u64>) -> Result<bool, AnswerError> {
     match left {
         Some(0) => Ok(false),
@@ -465,7 +465,7 @@ fn more(decoder: &mut Decoder<'_>, left: &mut Option<u64>) -> Result<bool, Answe
     }
 }
 
-/// A set of share numbers, with its tag or as a plain list.
+/// Parses a set of share numbers, tagged or as a plain list.
 fn set(decoder: &mut Decoder<'_>) -> Result<BTreeSet<u16>, AnswerError> {
     if decoder.datatype()? == Type::Tag {
         let tag = decoder.tag()?;
@@ -476,7 +476,7 @@ fn set(decoder: &mut Decoder<'_>) -> Result<BTreeSet<u16>, AnswerError> {
     let mut set = BTreeSet::new();
     for_each_item(decoder, |decoder| {
         let share = decoder.u64()?;
-        // A share of a number that no code has is of no use, and nothing worse.
+        // A number beyond every code is ignored.
         if share < u64::from(SHARES_MAX) {
             set.insert(share as u16);
         }
@@ -518,14 +518,14 @@ mod tests {
 
     #[test]
     fn ten_small_files_fit_into_a_first_flight() {
-        // Ten segments of TCP (RFC 6928) on Ethernet with timestamps, less the end of the TLS handshake, which is in
-        // the first of them (`ConnectOptions::writes_at_once`), and the head of a record.
+        // Ten TCP segments (RFC 6928) on Ethernet with timestamps, less two parts of the first: the end of the TLS
+        // handshake (`ConnectOptions::writes_at_once`), and the head of a record.
         const FLIGHT: usize = 10 * 1448 - 80 - 22;
         let pin = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8";
         let swissnum = "a".repeat(32);
         let requests = Requests::new(&Nurl::parse(&format!("pb://{pin}@10.77.0.11:40001/{swissnum}#v=1")).unwrap());
         let lease = Lease { renew: [1; 32], cancel: [2; 32] };
-        // A share of a file of 200 bytes, 3-of-10.
+        // A share of a 3-of-10 file of 200 bytes.
         let share = Bytes::from(vec![0; 685]);
         let calls = [
             requests.allocate(&[0; 16], &[3].into(), 685, &[9; 20], &lease),
@@ -547,7 +547,7 @@ mod tests {
         assert_eq!((decoder.map().unwrap(), decoder.str().unwrap()), (Some(2), "share-numbers"));
         assert_eq!(set(&mut decoder).unwrap(), [1, 2, 200].into());
         assert_eq!((decoder.str().unwrap(), decoder.u64().unwrap()), ("allocated-size", 1 << 40));
-        // The largest request is within what servers read.
+        // Servers accept the largest possible request.
         assert!(allocation(&(0..256).collect(), u64::MAX).len() < 8192);
     }
 
@@ -592,7 +592,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_makes_it_panic(body in proptest::collection::vec(any::<u8>(), 0..60)) {
+        fn nothing_makes_the_parser_panic(body in proptest::collection::vec(any::<u8>(), 0..60)) {
             let answer = answer(200, &body);
             let _ = (AllocateAnswer::read(&answer), WriteAnswer::read(&answer), AvailableSpace::read(&answer), held_shares(&answer));
         }

@@ -1,69 +1,71 @@
-//! How a file is cut: into segments, each into k blocks, of which n are made.
+//! How a file is cut: into segments, each into k data blocks, from which n blocks are made.
 
 use std::ops::RangeInclusive;
 
-/// Shares that one code can make: the field has 256 elements.
-pub const SHARES_MAX: u16 = 256;
+use fullbore_engine::units;
 
-/// What the stock client takes when nobody says otherwise.
-pub const DEFAULT_ENCODING: Encoding = Encoding { needed: 3, happy: 7, total: 10 };
+/// Most shares of one code: the field has 256 elements.
+pub(crate) const SHARES_MAX: u16 = 256;
 
-/// Bytes of a segment at most, as the stock client writes since 1.19 (before: 128 KiB).
+/// The stock client's default encoding.
+pub(crate) const DEFAULT_ENCODING: Encoding = Encoding { needed: 3, happy: 7, total: 10 };
+
+/// Default size of a segment in bytes, as of the stock client 1.19; before, 128 KiB.
 pub const DEFAULT_SEGMENT_BYTES: u64 = 1 << 20;
 
-/// Segment sizes that are taken. All of a segment's blocks are in memory at once; the stock client puts no
-/// bound. The lower one keeps the hashes smaller than the data.
-pub const SEGMENT_BYTES: RangeInclusive<u64> = 1..=64 << 20;
+/// Accepted segment sizes in bytes. All blocks of a segment are in memory at once; the stock client has no bound. The
+/// lower bound keeps the hashes smaller than the data.
+pub(crate) const SEGMENT_BYTES: RangeInclusive<u64> = 1..=64 << 20;
 
-/// How many shares are made, needed, and have to be in different places.
+/// How many shares are made, how many are needed, and on how many servers they have to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Encoding {
     /// Shares that a reader needs, k.
     pub needed: u16,
     /// Servers that must hold different shares at the end of an upload.
     pub happy: u16,
-    /// Number of shares that are made, n.
+    /// Number of shares made, n.
     pub total: u16,
 }
 
-/// Why these numbers make no valid encoding or geometry.
+/// Why these numbers do not give a valid encoding or geometry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GeometryError {
     /// Not 1 ≤ needed ≤ total ≤ 256.
     #[error("{needed} of {total} shares: must be 1 <= needed <= total <= {SHARES_MAX}")]
     Shares {
-        /// Needed.
+        /// Shares needed, k.
         needed: u16,
-        /// Made.
+        /// Shares made, n.
         total: u16,
     },
     /// Not 1 ≤ happy ≤ total.
     #[error("happiness of {happy} with {total} shares: must be 1 to {total}")]
     Happy {
-        /// As asked for.
+        /// Happiness asked for.
         happy: u16,
-        /// Shares made.
+        /// Shares made, n.
         total: u16,
     },
-    /// A segment size out of bounds.
-    #[error("segments of {bytes} bytes: 1 to {} are possible", SEGMENT_BYTES.end())]
+    /// A segment size outside `SEGMENT_BYTES`.
+    #[error("segments of {}: must be 1 B to {}", units::bytes(*bytes), units::bytes(*SEGMENT_BYTES.end()))]
     Segment {
-        /// As asked for.
+        /// The size asked for, in bytes.
         bytes: u64,
     },
     /// An empty file has no segments.
     #[error("an empty file has no segments")]
     Empty,
-    /// Larger than any share layout can say.
-    #[error("a file of {bytes} bytes is too large")]
+    /// A file larger than 2^56 bytes.
+    #[error("a file of {} is too large", units::bytes(*bytes))]
     TooLarge {
-        /// Its size.
+        /// Size of the file in bytes.
         bytes: u64,
     },
 }
 
-/// Largest file, bytes: all offsets stay far from the end of 64 bits. A guess at "enough".
+/// Largest file in bytes: all offsets stay far below 2^64. A guess at "enough".
 const FILE_BYTES_MAX: u64 = 1 << 56;
 
 impl Encoding {
@@ -83,7 +85,7 @@ impl Encoding {
     }
 }
 
-/// How one file is cut. All sizes in bytes.
+/// How one file is cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
     /// The numbers k, happy and n of the encoding.
@@ -97,8 +99,8 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// Divides a file of `size` bytes into segments of at most `segment_max` bytes, rounded up to a multiple of k, as the
-    /// stock client does.
+    /// Divides a file of `size` bytes into segments of at most `segment_max` bytes, rounded up to a multiple of k, as
+    /// the stock client does.
     ///
     /// ```
     /// use fullbore_lafs::{Encoding, Geometry};
@@ -109,7 +111,8 @@ impl Geometry {
     /// ```
     ///
     /// # Errors
-    /// [`GeometryError`]: an empty or too large file, or a segment size that is not taken.
+    /// [`GeometryError::Empty`] for an empty file; [`GeometryError::TooLarge`] above 2^56 bytes;
+    /// [`GeometryError::Segment`] if `segment_max` is outside `SEGMENT_BYTES`.
     pub fn new(encoding: Encoding, size: u64, segment_max: u64) -> Result<Geometry, GeometryError> {
         if size == 0 {
             return Err(GeometryError::Empty);
@@ -124,12 +127,12 @@ impl Geometry {
         Ok(Geometry { encoding, size, segment_size, segments: size.div_ceil(segment_size) })
     }
 
-    /// Bytes of a block of all segments but the last.
+    /// Length of a block of every segment but the last, in bytes.
     pub fn block_size(&self) -> u64 {
         self.segment_size / self.needed()
     }
 
-    /// Bytes of memory that a segment takes when it is encoded: all its blocks.
+    /// Bytes of memory for encoding a segment: all its blocks.
     pub fn segment_memory(&self) -> u64 {
         self.block_size() * u64::from(self.encoding.total)
     }
@@ -139,17 +142,17 @@ impl Geometry {
         self.size.saturating_sub(segment.saturating_mul(self.segment_size)).min(self.segment_size)
     }
 
-    /// The last segment, filled up to a multiple of k.
+    /// Length of the last segment in bytes, padded to a multiple of k.
     pub(crate) fn padded_tail(&self) -> u64 {
         self.segment_len(self.segments - 1).next_multiple_of(self.needed())
     }
 
-    /// Bytes of a block of this segment.
+    /// Length of a block of this segment in bytes.
     pub fn block_len(&self, segment: u64) -> u64 {
         self.segment_len(segment).div_ceil(self.needed())
     }
 
-    /// Bytes of all blocks of a share.
+    /// Length of all blocks of a share in bytes.
     pub fn share_data(&self) -> u64 {
         self.size.div_ceil(self.needed())
     }

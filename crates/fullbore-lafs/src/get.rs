@@ -1,5 +1,5 @@
-//! `get` out of a grid: files by their caps, to stdout or to a name that appears when all is there; a directory into one
-//! of this machine (`tree`).
+//! `get` from a grid: files by their caps, to stdout or to a file that appears when it is complete; or a directory with
+//! all below it (`tree`).
 
 mod caps;
 mod tree;
@@ -40,29 +40,29 @@ use crate::verdict::{DownloadCosts, Facts, judge};
 use caps::{Caps, Wanted};
 use tree::Tree;
 
-/// Segments between decoding and writing.
+/// Segments buffered between decoding and writing.
 const PIECES: usize = 4;
 
-/// Files that are read at once, and bytes of those that wait for their turn to be written. Each holds some
+/// Files read at once; the next constant bounds the bytes of files that wait to be written. Each file holds some
 /// segments in memory.
 const FILES_AT_ONCE: usize = 100;
 const AHEAD_BYTES: u64 = 32 << 20;
 
-/// Servers of a grid that are all connected to while the next cap is awaited.
+/// A grid of at most this many servers is connected to as a whole while the next cap is awaited.
 const WARM_SERVERS: usize = 100;
 
 /// Settings of one `fullbore get` from a grid.
 #[derive(Clone)]
 pub struct GetSettings {
-    /// The grid; literal caps need none.
+    /// The grid; not needed for literal caps.
     pub grid: GridSettings,
-    /// Caps of files; `-` stands for stdin, with one cap per line.
+    /// Caps of files, or of one directory; `-` reads caps from stdin, one per line.
     pub caps: Vec<OsString>,
-    /// File to write, or directory for the cap of one; `None`: stdout.
+    /// File to write, or the destination for a directory; `None`: stdout.
     pub output: Option<PathBuf>,
-    /// Which of the files below a directory.
+    /// Which of the files below a directory to get.
     pub selection: Selection,
-    /// Name of directories in which nothing is written, such as that of a mirror's state; empty: none.
+    /// Name of directories in which nothing is written, such as a mirror's state; empty: none.
     pub private: String,
     /// Highest download rate in bytes per second; `None`: unlimited.
     pub limit_rate_bytes_per_s: Option<u64>,
@@ -74,11 +74,16 @@ impl fmt::Debug for GetSettings {
     }
 }
 
-/// Downloads files one after the other to a file or to `stdout`. Returns `None` if the reader of stdout has closed it.
+/// Downloads files one after the other to a file or to `stdout`, or a directory with all below it. Returns `None` if
+/// the reader of stdout has closed it.
 ///
 /// # Errors
-/// A usage error for an invalid cap, node directory or servers file. A network error if too few servers answer, a
-/// verification error if too few shares are good, a local error if the output cannot be written.
+/// - [`ErrorKind::Usage`] for an invalid cap, node directory or servers file, or a directory among other caps.
+/// - [`ErrorKind::Network`] if too few servers answer.
+/// - [`ErrorKind::Verification`] if too few shares are good.
+/// - [`ErrorKind::Disk`] if the output cannot be written.
+/// - [`ErrorKind::Partial`] if some files of a directory could not be got.
+/// - [`ErrorKind::Interrupted`] if the run was stopped.
 pub fn run(
     settings: &GetSettings,
     stdout: &mut (dyn Write + Send),
@@ -90,7 +95,7 @@ pub fn run(
     events.emit(Event::started("get", settings.grid.name()));
     let runtime = sending_runtime(&Ledger::off())?;
     let seen = Arc::new(Seen { rate_limit: settings.limit_rate_bytes_per_s, ..Seen::default() });
-    // The first cap says whether a file or a directory is to be made.
+    // The first cap tells whether the output is a file or a directory.
     let mut first = runtime.block_on(stop.or(caps.recv()))?;
     let mut reading = None;
     if let Some(Ok(Wanted::Other(cap, path))) = &first {
@@ -101,7 +106,7 @@ pub fn run(
         if found.is_directory() {
             if let Some(another) = runtime.block_on(stop.or(caps.recv()))? {
                 another?;
-                return Err(CommandError::usage("a directory and other caps: a directory is got alone")
+                return Err(CommandError::usage("cannot get a directory together with other caps")
                     .hint("run get once for each directory"));
             }
             let output = settings.output.as_deref().ok_or_else(|| explain(&ReadError::IsADirectory))?;
@@ -118,10 +123,10 @@ pub fn run(
     files.begin(first)?;
     let mut sink = Sink::open(settings.output.as_deref(), None, stdout)?;
     events.emit(Event::Phase { phase: Phase::Fetch });
-    // Nothing is asked of a server while nothing comes from stdin.
+    // While stdin gives nothing, no server is waited for.
     let mut pace = if settings.caps.iter().any(|cap| cap == "-") { Pace::new(begun) } else { Pace::with_peers(begun) };
     loop {
-        // A file that is begun and not waited for to its end would be lost: the future is kept over the ticks.
+        // Dropping the future would lose the file that it ends: it is kept across ticks.
         let next = runtime.block_on(async {
             let mut next = pin!(files.next());
             loop {
@@ -180,7 +185,7 @@ fn directory(
     let facts = seen.facts(begun.elapsed(), costs(got.target), got.bytes);
     let store = StoreReport {
         files: got.files,
-        // The one that the cap is of, too.
+        // Plus the directory of the cap itself.
         directories: got.directories + 1,
         present: got.present,
         failed: got.failed,
@@ -189,7 +194,8 @@ fn directory(
     };
     let report = summarized(&settings.grid, &facts, costs(got.target), reading.grid.given_up(), store);
     let partial = || {
-        let text = format!("{} could not be got", several(got.failed, "file or directory", "files or directories"));
+        let text =
+            format!("{} could not be downloaded", several(got.failed, "file or directory", "files or directories"));
         CommandError::new(ErrorKind::Partial, text)
     };
     match result.and_then(|()| if got.failed == 0 { Ok(()) } else { Err(partial()) }) {
@@ -216,7 +222,7 @@ fn report(
     summarized(settings, facts, costs, given_up, store)
 }
 
-/// The report of what was got.
+/// The report of a run.
 fn summarized(
     settings: &GridSettings,
     facts: &Facts,
@@ -253,16 +259,16 @@ fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// What is known of the run while files are on their way.
+/// The state of the run while files are in progress.
 #[derive(Default)]
 struct Seen {
-    /// Caps.
+    /// Number of caps.
     files: AtomicU64,
-    /// Bytes of their files.
+    /// Bytes of their files, as far as known.
     bytes: AtomicU64,
-    /// From the first cap of a file that is in the grid.
+    /// Set at the first cap that needs the grid.
     grid: OnceLock<Arc<Grid>>,
-    /// Highest rate in bytes per second.
+    /// Limit in bytes per second.
     rate_limit: Option<u64>,
 }
 
@@ -281,7 +287,7 @@ impl Seen {
         }
     }
 
-    /// Shows where the run stands. More caps may come from stdin than are known now.
+    /// Reports progress. More caps than are known now may come from stdin.
     fn show(&self, pace: &mut Pace, sink: &Sink<'_>, begun: Instant, events: &mut dyn Events) {
         let costs = DownloadCosts { target: sink.worked(), ..DownloadCosts::default() };
         let verdict = judge(&self.facts(begun.elapsed(), costs, sink.written));
@@ -293,22 +299,22 @@ impl Seen {
     }
 }
 
-/// Files on their way, in the order in which they are written.
+/// Files in progress, in the order in which they are written.
 struct Files<'a> {
     settings: &'a GetSettings,
     stop: Stop,
     caps: Caps,
-    /// How many caps there have been, and bytes of their files, as those hear of it who show progress.
+    /// Counts of caps and bytes, for progress.
     seen: Arc<Seen>,
-    /// There are no more.
+    /// Whether all caps have come.
     is_end: bool,
     coming: VecDeque<Coming>,
-    /// Bytes of those, whether they are here or not.
+    /// Bytes of the files in `coming`, received or not.
     ahead: u64,
-    /// From the first cap of a file that is in the grid.
+    /// Set at the first cap that needs the grid.
     reading: Option<Reading>,
     got: Downloaded,
-    /// Time in which there was nothing to do before the next cap came.
+    /// Time idle before the next cap came.
     waited: Duration,
 }
 
@@ -319,15 +325,15 @@ struct Reading {
     contents: Contents,
 }
 
-/// A file whose turn comes.
+/// A file that waits for its turn to be written.
 enum Coming {
     Literal(Vec<u8>),
     Read(Download),
-    /// No file, which ends the run in its turn.
+    /// A cap that failed; the error ends the run in its turn.
     Refused(CommandError),
 }
 
-/// A file on its way: its size, and what comes of it.
+/// A file in progress: its size, its content and its result.
 struct Download {
     size: u64,
     pieces: mpsc::Receiver<Bytes>,
@@ -350,7 +356,7 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// The next bytes to write; `None`: that was all.
+    /// The next bytes to write; `None` at the end of all files.
     async fn next(&mut self) -> Result<Option<Bytes>, CommandError> {
         loop {
             match self.coming.pop_front() {
@@ -385,7 +391,7 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// Waits for the next cap, and has the connections made meanwhile that it may need.
+    /// Waits for the next cap, and meanwhile opens the connections that it may need.
     async fn wait(&mut self) -> Result<Option<Result<Wanted, CommandError>>, CommandError> {
         if let Some(reading) = self.reading.as_ref().filter(|_| !self.caps.is_closed()) {
             reading.grid.warm(WARM_SERVERS);
@@ -396,7 +402,7 @@ impl<'a> Files<'a> {
         cap
     }
 
-    /// Begins to read a file; `None`: there are no more.
+    /// Starts to read a file; `None`: there are no more.
     fn begin(&mut self, cap: Option<Result<Wanted, CommandError>>) -> Result<(), CommandError> {
         let Some(cap) = cap else {
             self.is_end = true;
@@ -427,7 +433,7 @@ impl<'a> Files<'a> {
         })
     }
 
-    /// A file whose size is not known.
+    /// Starts to read a file of unknown size.
     fn other(&mut self, cap: Cap, path: String) -> Result<Download, CommandError> {
         let contents = self.reading()?.contents.clone();
         let (out, pieces) = mpsc::channel::<Bytes>(PIECES);
@@ -441,7 +447,7 @@ impl<'a> Files<'a> {
             troubles.extend(got.troubles);
             Ok(Downloaded { troubles, ..got })
         };
-        // Reading ends with it: servers of a mutable file may take their time.
+        // Stopping ends the reading at once: servers of a mutable file may be slow.
         let task = tokio::spawn(async move {
             tokio::select! {
                 () = stopped(&mut stop) => Err(GetError::Interrupted.into()),
@@ -459,7 +465,7 @@ impl<'a> Files<'a> {
         Ok(Download { size, pieces, task })
     }
 
-    /// All of a file has been given out, or it failed.
+    /// Takes the result of a file whose content was written.
     async fn end(&mut self, download: Download) -> Result<(), CommandError> {
         let result = download.task.await.map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
         let Downloaded { used, troubles } = result.map_err(|error| explain(&error))?;

@@ -1,4 +1,4 @@
-//! What `put` and `get` share: which grid, how it is reached, and what was measured of its servers.
+//! Common to `put` and `get`: which grid, how it is reached, and what was measured of its servers.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,19 +16,19 @@ use crate::secrets::LeaseSecrets;
 use crate::servers::Servers;
 use crate::upload::Grid;
 
-/// Which grid, and how it is reached.
+/// A grid, and how it is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GridSettings {
-    /// The directory of a Tahoe-LAFS node, which says everything.
+    /// Directory of a Tahoe-LAFS node, which holds all settings of the grid.
     pub node: Option<PathBuf>,
-    /// File of servers in the form of `private/servers.yaml`, if there is no node directory.
+    /// File of servers in the form of `private/servers.yaml`, used without a node directory.
     pub servers: Option<PathBuf>,
-    /// A server is given up after this time in which nothing moves.
+    /// A server is given up after this time without progress.
     pub patience: Duration,
 }
 
 impl GridSettings {
-    /// The grid as reports and metrics call it, the same in every run.
+    /// Name of the grid in reports and metrics, the same in every run.
     pub fn name(&self) -> String {
         match self.node.as_ref().or(self.servers.as_ref()) {
             Some(path) => format!("grid of {}", path.display()),
@@ -37,17 +37,17 @@ impl GridSettings {
     }
 }
 
-/// Where things are stored, and by which secrets.
+/// The servers of a grid, and the secrets for it.
 pub(crate) struct GridAccess {
-    /// What the node's directory says, if there is one.
+    /// Content of the node's directory, if one is given.
     pub node: Option<Node>,
-    /// The servers.
+    /// The servers of the grid.
     pub servers: Servers,
-    /// For leases.
+    /// Secrets for leases.
     pub lease: LeaseSecrets,
 }
 
-/// Reads the grid that the settings name; `None` if they name none.
+/// Reads the grid named in the settings; `None` if they name none.
 pub(crate) fn access(settings: &GridSettings) -> Result<Option<GridAccess>, CommandError> {
     if let Some(directory) = &settings.node {
         let node = Node::read(directory).map_err(|error| unreadable(&error))?;
@@ -55,11 +55,11 @@ pub(crate) fn access(settings: &GridSettings) -> Result<Option<GridAccess>, Comm
     }
     let Some(file) = &settings.servers else { return Ok(None) };
     let servers = read_servers(file).map_err(CommandError::usage)?;
-    // Nobody could renew leases whose secret is not kept; they end by themselves.
+    // A random secret: nobody can renew these leases, and they expire by themselves.
     Ok(Some(GridAccess { node: None, servers, lease: LeaseSecrets::new(&random::<32>()) }))
 }
 
-/// An error of a node's directory.
+/// Converts an error of a node's directory into one for the user.
 fn unreadable(error: &NodeError) -> CommandError {
     let command = CommandError::usage(error);
     match error {
@@ -70,14 +70,14 @@ fn unreadable(error: &NodeError) -> CommandError {
     }
 }
 
-/// The connections of a run, counted in this ledger.
+/// The grid of a run, counted in this ledger.
 pub(crate) fn connect(patience: Duration, access: &GridAccess, limits: RateLimits, ledger: &Ledger) -> Grid {
     let options = LinkOptions { limits, ledger: ledger.clone(), ..LinkOptions::new(patience) };
     let preferred = access.node.as_ref().map(|node| node.preferred.clone()).unwrap_or_default();
     Grid::new(access.servers.clone(), preferred, options)
 }
 
-/// What was measured of the servers.
+/// The measurements of the servers, for the report.
 fn servers(readings: &[(String, FlowReading)]) -> Vec<StoreServer> {
     let ms = StoreReport::ms;
     let server = |(name, reading): &(String, FlowReading)| StoreServer {
@@ -101,7 +101,7 @@ fn servers(readings: &[(String, FlowReading)]) -> Vec<StoreServer> {
     readings.iter().map(server).collect()
 }
 
-/// The report of a run of so long to or from a grid, without its totals: servers and verdict.
+/// The summary of a run, without its totals: servers and verdict.
 pub(crate) fn summary(
     settings: &GridSettings,
     wall: Duration,

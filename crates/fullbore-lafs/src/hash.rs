@@ -1,25 +1,25 @@
-//! Tagged hashes: SHA-256 of SHA-256 over a tag and a value, so that no value means two things.
+//! Tagged hashes: SHA-256 of SHA-256 over a tag and a value, so that no value has two meanings.
 
 use fullbore_engine::digest::{Sha256, Sha256Hasher, update_many};
 
-/// The value of a tagged hash.
-pub type Hash = [u8; 32];
+/// A SHA-256 hash with a tag.
+pub(crate) type Hash = [u8; 32];
 
 /// Appends a netstring: the length in decimal, a colon, the data, a comma.
-pub fn netstring(out: &mut Vec<u8>, data: &[u8]) {
+pub(crate) fn netstring(out: &mut Vec<u8>, data: &[u8]) {
     out.extend_from_slice(data.len().to_string().as_bytes());
     out.push(b':');
     out.extend_from_slice(data);
     out.push(b',');
 }
 
-/// A tagged hash of bytes as they pass.
+/// Computes a tagged hash step by step.
 #[derive(Clone, Debug)]
-pub struct Tagged(Sha256Hasher);
+pub(crate) struct Tagged(Sha256Hasher);
 
 impl Tagged {
-    /// Begins with a tag.
-    pub fn new(tag: &[u8]) -> Tagged {
+    /// Starts with a tag.
+    pub(crate) fn new(tag: &[u8]) -> Tagged {
         let mut prefix = Vec::with_capacity(tag.len() + 6);
         netstring(&mut prefix, tag);
         let mut hasher = Sha256Hasher::new();
@@ -27,32 +27,32 @@ impl Tagged {
         Tagged(hasher)
     }
 
-    /// Takes the next bytes.
-    pub fn update(&mut self, data: &[u8]) {
+    /// Hashes the next bytes.
+    pub(crate) fn update(&mut self, data: &[u8]) {
         self.0.update(data);
     }
 
-    /// The value of all that was taken.
-    pub fn finish(self) -> Hash {
+    /// Returns the hash of all bytes.
+    pub(crate) fn finish(self) -> Hash {
         Sha256::of(&self.0.finish().0).0
     }
 }
 
-/// Gives the same bytes to two hashes, side by side where the processor gains by it.
-pub fn update_both(one: &mut Tagged, other: &mut Tagged, data: &[u8]) {
+/// Adds the same bytes to two hashes, side by side if that is faster on this processor.
+pub(crate) fn update_both(one: &mut Tagged, other: &mut Tagged, data: &[u8]) {
     let pieces = [data];
     update_many([(&mut one.0, &pieces[..]), (&mut other.0, &pieces[..])]);
 }
 
 /// The tagged hash of one value.
-pub fn tagged(tag: &[u8], value: &[u8]) -> Hash {
+pub(crate) fn tagged(tag: &[u8], value: &[u8]) -> Hash {
     let mut hasher = Tagged::new(tag);
     hasher.update(value);
     hasher.finish()
 }
 
 /// The tagged hash of two values, each written as a netstring.
-pub fn tagged_pair(tag: &[u8], first: &[u8], second: &[u8]) -> Hash {
+pub(crate) fn tagged_pair(tag: &[u8], first: &[u8], second: &[u8]) -> Hash {
     let mut text = Vec::with_capacity(tag.len() + first.len() + second.len() + 18);
     for part in [tag, first, second] {
         netstring(&mut text, part);
@@ -60,8 +60,8 @@ pub fn tagged_pair(tag: &[u8], first: &[u8], second: &[u8]) -> Hash {
     Sha256::of(&Sha256::of(&text).0).0
 }
 
-/// The tagged hashes of several values, side by side where the processor gains by it.
-pub fn tagged_many<D: AsRef<[u8]>>(tag: &[u8], values: &[D]) -> Vec<Hash> {
+/// The tagged hashes of several values, side by side if that is faster on this processor.
+pub(crate) fn tagged_many<D: AsRef<[u8]>>(tag: &[u8], values: &[D]) -> Vec<Hash> {
     let begun = Tagged::new(tag).0;
     let mut hashers = vec![begun; values.len()];
     update_many(hashers.iter_mut().zip(values.iter().map(std::slice::from_ref)));

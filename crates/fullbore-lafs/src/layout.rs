@@ -1,8 +1,8 @@
-//! Where what is in a share: a header with offsets, blocks, hashes, the URI extension block.
+//! The layout of a share: a header with offsets, blocks, hashes, the URI extension block.
 //!
-//! Version 1 has fields of 4 bytes, version 2 (of which the stock client makes use when version 1 cannot
-//! say the numbers) has 8. All offsets are known before the first block is, so shares are written as they
-//! are made. The server's own container around a share is not our matter.
+//! Version 1 has fields of 4 bytes, version 2 fields of 8. The stock client uses version 2 if version 1 cannot hold the
+//! numbers. All offsets are known before the first block, so shares are written as they are made. A server keeps a
+//! share in a container of its own, which is not described here.
 
 use bytes::Bytes;
 
@@ -10,65 +10,65 @@ use super::geometry::Geometry;
 use super::hash::Hash;
 use super::merkle::{NODE_BYTES, node_count, proof_nodes};
 
-/// Bytes of the header of version 1, and so the offset of the first block.
+/// Length of the header of version 1 in bytes, and so the offset of the first block.
 const HEADER_V1: u64 = 0x24;
-/// Of version 2.
+/// The same of version 2.
 const HEADER_V2: u64 = 0x44;
-/// Bytes of the longer header: what a reader asks for first.
-pub const HEADER_BYTES_MAX: u64 = HEADER_V2;
+/// Length of the longer header in bytes: the first bytes that a reader requests.
+pub(crate) const HEADER_BYTES_MAX: u64 = HEADER_V2;
 
-/// Bytes of a node of a share's proof: a number of 2 bytes, and the hash.
+/// Length of a node of a share's proof in bytes: a number of 2 bytes, and the hash.
 const PROOF_NODE_BYTES: u64 = 34;
 
-/// Numbers below this can be said by version 1.
+/// Version 1 holds numbers below this.
 const V1_LIMIT: u64 = 1 << 32;
 
-/// For where the plaintext's tree was once.
+/// Fills the place where old clients stored the plaintext's tree.
 static ZEROS: [u8; 16 << 10] = [0; 16 << 10];
 
-/// The layout of one share. All in bytes from the share's beginning.
+/// The layout of one share. All offsets and lengths are in bytes, offsets from the beginning of the share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     /// Version of the share format: 1 for 32-bit offsets, 2 for 64-bit offsets.
     pub version: u32,
-    /// Of a block of each segment but the last, as the header says it.
+    /// Length of a block of each segment but the last, as in the header.
     pub block_size: u64,
-    /// Of all blocks, as the header says it.
+    /// Length of all blocks, as in the header.
     pub data_size: u64,
-    /// Where the blocks begin.
+    /// Offset of the first block.
     pub data: u64,
-    /// Where the plaintext's tree was once; zeros today.
+    /// Offset of the plaintext's tree of old clients; zeros today.
     pub plaintext_tree: u64,
-    /// Where the tree over the segments' ciphertext begins.
+    /// Offset of the tree over the segments' ciphertext.
     pub crypttext_tree: u64,
-    /// Where the tree over this share's blocks begins.
+    /// Offset of the tree over this share's blocks.
     pub block_tree: u64,
-    /// Where the proof of this share begins.
+    /// Offset of the proof of this share.
     pub share_proof: u64,
-    /// Where the length of the URI extension block is, and then it.
+    /// Offset of the length of the URI extension block, which the block follows.
     pub extension: u64,
 }
 
-/// Why a header is of no use.
+/// Why a header cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LayoutError {
-    /// The header is longer than what is there.
+    /// Fewer bytes than the header has.
     #[error("the share ends within its header")]
     Truncated,
-    /// Neither 1 nor 2.
-    #[error("share version {version}; 1 and 2 are known")]
+    /// A version other than 1 and 2.
+    #[error("unknown share version {version}, expected 1 or 2")]
     Version {
-        /// As it says.
+        /// The version in the header.
         version: u32,
     },
-    /// Offsets that run backwards.
+    /// Offsets out of order.
     #[error("the offsets in the share's header are not in order")]
     Order,
 }
 
 impl Layout {
-    /// The layout of the shares of a file, with the version that its size needs.
+    /// The layout of the shares of a file, in the version that its size needs.
     pub fn new(geometry: &Geometry) -> Layout {
         let layout = Layout::of_version(1, geometry);
         if layout.data_size < V1_LIMIT && layout.extension < V1_LIMIT {
@@ -96,17 +96,17 @@ impl Layout {
         }
     }
 
-    /// Bytes of the length in front of the URI extension block.
+    /// Length of the length field before the URI extension block, in bytes.
     pub(crate) fn length_bytes(&self) -> u64 {
         if self.version == 1 { 4 } else { 8 }
     }
 
-    /// Bytes of the whole share, with an extension block of so many.
+    /// Length of the whole share in bytes, with an extension block of `extension_len` bytes.
     pub fn share_len(&self, extension_len: u64) -> u64 {
         self.extension + self.length_bytes() + extension_len
     }
 
-    /// Encodes the header of the share.
+    /// Encodes the header of a share.
     pub fn header(&self) -> Vec<u8> {
         let mut header = Vec::with_capacity(HEADER_V2 as usize);
         header.extend_from_slice(&self.version.to_be_bytes());
@@ -134,8 +134,8 @@ impl Layout {
         out.extend_from_slice(&bytes[8 - self.length_bytes() as usize..]);
     }
 
-    /// Writes what comes behind the blocks, in the order in which it stands there. `crypttext` has the nodes of that tree.
-    /// In pieces: of 10 GB each tree is a megabyte, and but for the last piece all shares have the same memory.
+    /// The bytes after the blocks, in order. `crypttext` has the nodes of that tree. They come in pieces: for a file of
+    /// 10 GB each tree is a megabyte, and all shares use the same memory for all but the last piece.
     pub fn trailer(&self, crypttext: &Bytes, blocks: &[Hash], proof: &[(u16, Hash)], extension: &[u8]) -> Vec<Bytes> {
         let mut pieces = Vec::new();
         let mut zeros = (self.crypttext_tree - self.plaintext_tree) as usize;
@@ -158,10 +158,11 @@ impl Layout {
         pieces
     }
 
-    /// Reads a header. Nothing is believed but that the offsets are in order.
+    /// Parses a header, and checks only that its offsets are in order.
     ///
     /// # Errors
-    /// [`LayoutError`] if the header is truncated, has an unknown version, or has offsets out of order.
+    /// `LayoutError::Truncated` if `share` ends within the header; `LayoutError::Version` for an unknown version;
+    /// `LayoutError::Order` for offsets out of order.
     pub fn parse(share: &[u8]) -> Result<Layout, LayoutError> {
         let (version, rest) = share.split_first_chunk::<4>().ok_or(LayoutError::Truncated)?;
         let version = u32::from_be_bytes(*version);
@@ -216,7 +217,7 @@ mod tests {
         let small = layout(1000);
         assert_eq!((small.version, small.data, small.plaintext_tree), (1, 0x24, 0x24 + 334));
         assert_eq!(small.header().len(), 0x24);
-        // 3 * 2^32: the data alone does not fit; a little less: the offset of the extension does not.
+        // With 3 * 2^32 the data alone does not fit; with slightly less the offset of the extension does not.
         for (size, version) in [(3 << 32, 2), ((3 << 32) - 300, 2), (3 << 31, 1)] {
             assert_eq!(layout(size).version, version, "{size}");
         }
@@ -240,7 +241,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_makes_it_panic(share in proptest::collection::vec(any::<u8>(), 0..80), version in 0_u8..4) {
+        fn nothing_makes_the_parser_panic(share in proptest::collection::vec(any::<u8>(), 0..80), version in 0_u8..4) {
             let mut share = share;
             if share.len() > 4 {
                 share[..4].copy_from_slice(&[0, 0, 0, version]);

@@ -1,14 +1,14 @@
 //! Immutable files in Tahoe-LAFS grids, encoded exactly as the stock client does it.
 //!
-//! [`put`], [`get`], [`ls`] and [`check`] are the commands of fullbore: trees into a grid and out of it, what is there,
-//! and whether it is whole. Below them, [`upload::Uploader`] and [`Downloader`] move one file, and [`mutable`] reads a
-//! mutable one; [`gbs`] is the storage protocol (Great Black Swamp). The formats do no I/O: [`Cap`] is what the owner
-//! of a file keeps, [`Geometry`] says how a file is divided, [`Encoder`] makes shares of it by a Reed-Solomon [`Code`],
-//! [`Layout`] and [`Extension`] describe a share, and [`directory`] is what is in a directory.
+//! [`put`], [`get`], [`ls`] and [`check`] are the commands of fullbore: they upload files and directories to a grid,
+//! download, list and verify them. Below them, [`upload::Uploader`] and [`Downloader`] move one file, and [`mutable`]
+//! reads a mutable one; [`gbs`] is the storage protocol (Great Black Swamp).
 //!
-//! The formats are those of Tahoe-LAFS's specifications "File Encoding" and "URI", and where these are silent, those of
-//! its client 1.20. Mutable files are read, checked and repaired; their content is never changed. The older Foolscap
-//! protocol is not supported.
+//! The format modules do no I/O. [`Cap`] is the secret that the owner of a file keeps. [`Geometry`] says how a file is
+//! divided; [`Encoder`] makes shares of it by a Reed-Solomon [`Code`]. [`Layout`] and [`Extension`] describe a share,
+//! and [`directory`] the content of a directory. The formats follow Tahoe-LAFS's specifications "File Encoding" and
+//! "URI"; where these are silent, its client 1.20. Mutable files are read, checked and repaired; their content is never
+//! changed. The older Foolscap protocol is not supported.
 //!
 //! Nothing here prints, reads the environment or ends the process.
 //!
@@ -28,6 +28,7 @@
 //! ```
 
 #![deny(unsafe_code)]
+#![warn(unreachable_pub)]
 
 pub mod base32;
 mod cap;

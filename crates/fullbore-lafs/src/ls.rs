@@ -1,4 +1,4 @@
-//! `ls` of a directory of a grid: its entries, without their caps; or all that is below it.
+//! `ls` of a directory of a grid: its entries without their caps, or everything below it.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -23,23 +23,23 @@ use crate::grid::{self, GridSettings, access, connect};
 use crate::upload::produce::Pool;
 use crate::verdict::{Facts, judge};
 
-/// Directories that are read at once. A guess: each takes a few round trips, and the first 32 hide most of them.
+/// Directories read at once. A guess: each takes a few round trips, and 32 at once hide most of them.
 const READ_AT_ONCE: usize = 32;
 
-/// Bytes of memory that count for directories that are read ahead: beside these one is read, whatever its size.
+/// Bytes of memory for directories read ahead. One more directory is always read, whatever its size.
 const LISTINGS_BYTES: u64 = 64 << 20;
 
-/// Entries after the next one among which directories are found to be read ahead.
+/// Number of entries searched for directories to read ahead.
 const LOOK_AHEAD: usize = 256;
 
 /// Settings of one `fullbore ls` of a directory in a grid.
 #[derive(Clone)]
 pub struct ListSettings {
-    /// The grid.
+    /// The grid and how to reach it.
     pub grid: GridSettings,
-    /// The cap of a directory, with a path behind it if one below it is meant: `CAP/sub`. `-` reads it from stdin.
+    /// The cap of a directory; `CAP/sub` for one below it; `-` reads the cap from stdin.
     pub cap: OsString,
-    /// List all that is below the directory, not one level.
+    /// List everything below the directory, not one level.
     pub recursive: bool,
 }
 
@@ -49,12 +49,14 @@ impl fmt::Debug for ListSettings {
     }
 }
 
-/// Lists a directory: each entry is an event, in the order of their names, and what is in a directory follows it. A file is
+/// Lists a directory: each entry is an event, in the order of names; the entries of a directory follow it. A file is
 /// listed as itself.
 ///
 /// # Errors
-/// A usage error for an invalid cap, node directory or servers file; a network error if too few servers answer;
-/// [`ErrorKind::Partial`] if some entries are not understood, or some directories below cannot be read.
+/// - [`ErrorKind::Usage`] for an invalid cap, node directory or servers file.
+/// - [`ErrorKind::Network`] if too few servers answer.
+/// - [`ErrorKind::Partial`] if some caps are not supported, or some directories below cannot be read.
+/// - [`ErrorKind::Interrupted`] if the run was stopped.
 pub fn run(settings: &ListSettings, events: &mut dyn Events, stop: &Stop) -> Result<Report, CommandError> {
     let text = match settings.cap.to_str() {
         Some("-") => first_line()?,
@@ -100,20 +102,20 @@ pub fn run(settings: &ListSettings, events: &mut dyn Events, stop: &Stop) -> Res
     Err(CommandError::new(ErrorKind::Partial, text).with_report(report))
 }
 
-/// An entry that is still to be told of.
+/// An entry that is still to be reported.
 struct Waiting {
-    /// Below the directory that is listed.
+    /// Path below the listed directory.
     path: String,
     cap: Result<Cap, CapError>,
     modified: Option<Time>,
-    /// The directories that it is in, which it cannot contain.
+    /// The directories above it, to find a directory that contains itself.
     above: Arc<Vec<StorageIndex>>,
-    /// What is in it, if that is being read.
+    /// The listing of a directory that is being read.
     reading: Option<JoinHandle<Result<Listing, ReadError>>>,
 }
 
 impl Waiting {
-    /// The cap of a directory to be read.
+    /// The cap, if it is that of a directory to be read.
     fn directory(&self) -> Option<&Cap> {
         let cap = self.cap.as_ref().ok().filter(|cap| cap.is_directory())?;
         cap.storage_index().is_none_or(|index| !self.above.contains(&index)).then_some(cap)
@@ -126,9 +128,9 @@ struct Lister<'a> {
     recursive: bool,
     events: &'a mut dyn Events,
     store: StoreReport,
-    /// The next one last.
+    /// Entries to report, in reverse order.
     waiting: Vec<Waiting>,
-    /// Directories that are being read, or read ahead, and bytes of memory that count for these.
+    /// Directories being read; the next field has the bytes of memory charged for them.
     reading: usize,
     reading_bytes: u64,
     /// Directories that could not be read.
@@ -167,7 +169,7 @@ impl Lister<'_> {
         }
     }
 
-    /// Begins to read the directories that come next. The very next one always has its turn.
+    /// Starts to read the next directories. The very next one is always read.
     fn read_ahead(&mut self) {
         if !self.recursive {
             return;
@@ -227,11 +229,11 @@ impl Lister<'_> {
     }
 }
 
-/// The cap on stdin.
+/// Reads the cap on stdin.
 fn first_line() -> Result<String, CommandError> {
     use std::io::{BufRead, Read};
 
-    /// Bytes of a line that are read, as in `get`.
+    /// Longest line that is read, in bytes; as in `get`.
     const LINE_BYTES_MAX: u64 = 1 << 20;
 
     let mut line = String::new();

@@ -1,14 +1,14 @@
 //! Merkle trees over hashes: complete binary trees, root first, level by level.
 //!
-//! Leaves are filled up to a power of two; node i has the children 2i+1 and 2i+2. A stored tree is all its
-//! nodes; a share proves its place in the tree of shares by its leaf and the siblings on the way up.
+//! Leaves are filled up to a power of two; node i has the children 2i+1 and 2i+2. A stored tree is a list of all its
+//! nodes. A share proves its place in the tree of shares by its leaf and the siblings on the way to the root.
 
 use std::collections::BTreeMap;
 
 use super::hash::{Hash, tagged, tagged_pair};
 
 /// Length of a node of the tree in bytes.
-pub const NODE_BYTES: u64 = 32;
+pub(crate) const NODE_BYTES: u64 = 32;
 
 fn empty_leaf(index: usize) -> Hash {
     tagged(b"Merkle tree empty leaf", index.to_string().as_bytes())
@@ -18,8 +18,8 @@ fn parent(left: &Hash, right: &Hash) -> Hash {
     tagged_pair(b"Merkle tree internal node", left, right)
 }
 
-/// Nodes of the tree over so many leaves; at least one leaf is taken.
-pub fn node_count(leaves: u64) -> u64 {
+/// Number of nodes of the tree over this many leaves, at least one.
+pub(crate) fn node_count(leaves: u64) -> u64 {
     leaves.max(1).next_power_of_two() * 2 - 1
 }
 
@@ -31,7 +31,7 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// The tree over these leaves. None at all is taken as one empty leaf.
+    /// The tree over these leaves; over one empty leaf if there are none.
     pub fn new(leaves: &[Hash]) -> Tree {
         let width = leaves.len().max(1).next_power_of_two();
         let mut nodes = vec![[0; 32]; 2 * width - 1];
@@ -44,8 +44,8 @@ impl Tree {
         Tree { nodes, leaves: leaves.len() }
     }
 
-    /// Reads a stored tree of so many leaves. Only its leaves are believed, the rest is made from them, so
-    /// that its root says whether they are right. `None`: not as long as such a tree is.
+    /// Reads a stored tree of this many leaves; `None` if it has the wrong length. Only the leaves are used: the inner
+    /// nodes are computed, so that the root proves them.
     pub fn from_stored(stored: &[u8], leaves: usize) -> Option<Tree> {
         let width = leaves.max(1).next_power_of_two();
         if stored.len() as u64 != node_count(leaves as u64) * NODE_BYTES {
@@ -55,12 +55,12 @@ impl Tree {
         Some(Tree::new(nodes.get(width - 1..width - 1 + leaves)?))
     }
 
-    /// Hash at the root of the tree.
+    /// Hash at the root.
     pub fn root(&self) -> &Hash {
         &self.nodes[0]
     }
 
-    /// A leaf, if there is one of this number.
+    /// The hash of a leaf; `None` if there is no such leaf.
     pub(crate) fn leaf(&self, index: usize) -> Option<&Hash> {
         let width = self.nodes.len().div_ceil(2);
         self.nodes.get(width - 1 + index).filter(|_| index < self.leaves)
@@ -71,8 +71,8 @@ impl Tree {
         &self.nodes
     }
 
-    /// The nodes that prove a leaf: itself and each sibling on the way up, without the root (which is
-    /// known). In a tree of one leaf: that leaf. They are in the order in which the stock client writes them.
+    /// The nodes that prove a leaf, in the stock client's order: the leaf, and each sibling on the way up. The root is
+    /// known, and left out. In a tree of one leaf: that leaf.
     pub fn proof(&self, leaf: usize) -> Vec<(u16, Hash)> {
         stock_order(&proof_nodes(self.leaves, leaf))
             .into_iter()
@@ -81,7 +81,7 @@ impl Tree {
     }
 }
 
-/// Which nodes prove a leaf of a tree of so many leaves.
+/// Numbers of the nodes that prove a leaf of a tree of this many leaves.
 pub fn proof_nodes(leaves: usize, leaf: usize) -> Vec<usize> {
     let width = leaves.max(1).next_power_of_two();
     let own = width - 1 + leaf;
@@ -95,11 +95,10 @@ pub fn proof_nodes(leaves: usize, leaf: usize) -> Vec<usize> {
     nodes
 }
 
-/// The order in which the stock client writes a proof: that of a set of small integers in CPython. No
-/// reader minds, but so shares are the same byte for byte, whoever made them, and compare equal in repairs
-/// and tests.
+/// The order in which the stock client writes a proof: that of a set of small integers in CPython. Readers accept any
+/// order. With the same one shares are identical byte for byte, whoever made them, which repairs and tests compare.
 fn stock_order(nodes: &[usize]) -> Vec<usize> {
-    /// Slots next to each other that are tried before a jump (`LINEAR_PROBES` in CPython's setobject.c).
+    /// Adjacent slots tried before a jump (`LINEAR_PROBES` in CPython's setobject.c).
     const NEXT_SLOTS: usize = 9;
     fn insert(slots: &mut [Option<usize>], node: usize) {
         let mask = slots.len() - 1;
@@ -127,8 +126,8 @@ fn stock_order(nodes: &[usize]) -> Vec<usize> {
     slots.into_iter().flatten().collect()
 }
 
-/// The leaf that a proof is for, if the proof leads to `root`.
-pub fn proven_leaf(leaves: usize, leaf: usize, proof: &BTreeMap<u16, Hash>, root: &Hash) -> Option<Hash> {
+/// The leaf proven by `proof`, if the proof leads to `root`.
+pub(crate) fn proven_leaf(leaves: usize, leaf: usize, proof: &BTreeMap<u16, Hash>, root: &Hash) -> Option<Hash> {
     let width = leaves.max(1).next_power_of_two();
     let node = |index: usize| proof.get(&u16::try_from(index).ok()?);
     let mut index = width - 1 + leaf;

@@ -1,9 +1,9 @@
 //! Mutable files: read, verified and repaired; their content is never changed.
 //!
-//! [`survey`] asks all servers which shares they hold, and reads the head of each: it has the owner's signature. Of the
-//! versions that are found the newest one counts that can be read. [`MutableReader`] then takes the blocks of k shares,
-//! each of which is checked up to the signed root; a share that is damaged is replaced by another one. Directories are the
-//! usual content, so that this is made for small files: one group of segments after the other.
+//! [`survey`] asks all servers for their shares, and reads the head of each, which has the owner's signature. The
+//! newest version with enough shares counts. [`MutableReader`] then reads the blocks of k shares, and checks each up to
+//! the signed root; a damaged share is replaced by another. Directories are the usual content, so the code is made for
+//! small files: it reads one group of segments after the other.
 
 mod limit;
 mod repair;
@@ -33,35 +33,35 @@ use limit::Limit;
 pub(crate) use repair::repair;
 pub use share::{HEAD_BYTES, MutableHeader, MutableShareError, SaltedBlock, SignedShare};
 
-/// Servers that are asked, in the order of the file, as for immutable files.
+/// Servers asked per file, in the file's order; as for immutable files.
 pub(crate) const SERVERS_ASKED_MAX: usize = 1000;
 
-/// Shares of one file on one server whose heads are read. Whoever claims more is not believed.
+/// Most shares of one file on one server whose heads are read. A longer list is not credible.
 const SHARES_OF_A_SERVER_MAX: usize = 256;
 
-/// Shares that are verified at once.
+/// Shares verified at once.
 const SHARES_AT_ONCE: usize = 16;
 
-/// Bytes of blocks that are asked of one share at once.
+/// Bytes of blocks requested from one share at once.
 const GROUP_BYTES: u64 = 1 << 20;
 
-/// A share that can be replaced is late when it takes so many times as long as others did, as for immutable files.
+/// A replaceable share is late if it takes this many times as long as others; as for immutable files.
 const LATE_TIMES: u32 = 4;
 
-/// Time that servers which were late before are waited for after the others, if these have enough.
+/// Time to wait for servers that were late before, once the others have enough shares.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// A mutable file that cannot be read.
+/// Why a mutable file cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MutableError {
-    /// No version has enough shares.
+    /// No version has enough good shares.
     #[error(transparent)]
     TooFewShares(#[from] TooFewShares),
-    /// Nobody takes the bytes.
+    /// The receiver of the content is gone.
     #[error("the receiver of the content has stopped")]
     Unwanted,
-    /// The cap can only verify.
+    /// The cap can only verify, not read.
     #[error("this cap can verify the file, not read it")]
     NoKey,
 }
@@ -69,40 +69,41 @@ pub enum MutableError {
 /// A share, and the server that has it.
 #[derive(Debug, Clone)]
 pub struct FoundShare {
-    /// What is known of it.
+    /// The share's signed header and proof.
     pub signed: Arc<SignedShare>,
-    /// A position in the order of the file.
+    /// Position of the server in the order of the file.
     pub server: usize,
 }
 
-/// What the servers of a grid have of a mutable file.
+/// The shares of a mutable file on the servers of a grid. Servers are given by their position in the order of the file.
 #[derive(Debug, Default)]
 pub struct Survey {
-    /// The grid's servers in the order of the file: those that were asked.
+    /// Positions in the grid of the servers asked, in the order of the file.
     pub order: Vec<usize>,
-    /// Shares by version, the oldest first: what is signed begins with the sequence number, and then has the root.
+    /// Shares by version, the oldest first: the key is the signed header, which begins with the sequence number and the
+    /// root.
     pub versions: BTreeMap<Vec<u8>, Vec<FoundShare>>,
-    /// Shares that are damaged or of somebody else, and why: share, server.
+    /// Shares that are damaged, or signed by another key: share, server, reason.
     pub damaged: Vec<(u16, usize, String)>,
-    /// Shares that their servers list and did not give, and why: share, server. Nothing is known of these.
+    /// Shares that a server lists but did not send: share, server, reason. Nothing else is known of them.
     pub unread: Vec<(u16, usize, String)>,
     /// Servers that did not answer, and why.
     pub silent: Vec<(usize, String)>,
 }
 
 impl Survey {
-    /// The newest version that can be read.
+    /// The shares of the newest version that has enough of them.
     pub fn best(&self) -> Option<&[FoundShare]> {
         let readable = |shares: &&Vec<FoundShare>| distinct(shares) >= usize::from(shares[0].signed.header.needed);
         self.versions.values().rev().find(readable).map(Vec::as_slice)
     }
 
-    /// The best version, or else the one with most shares, if there are any.
+    /// The best version, or else the one with most shares; `None` if there is none.
     pub fn best_or_largest(&self) -> Option<&[FoundShare]> {
         self.best().or_else(|| self.versions.values().max_by_key(|shares| distinct(shares)).map(Vec::as_slice))
     }
 
-    /// One line for each share and server that is of no use.
+    /// One line for each share and server at fault.
     pub fn troubles(&self, grid: &Grid) -> Vec<String> {
         let name = |server: usize| grid.link(self.order[server]).name().to_owned();
         let shares = self.damaged.iter().chain(&self.unread);
@@ -126,7 +127,7 @@ impl Survey {
         newer.collect()
     }
 
-    /// Different damaged shares that are none of these.
+    /// Number of different damaged shares that are not among these good ones.
     fn damaged_beside(&self, shares: &[FoundShare], bad: &[(u16, usize, ShareFault)]) -> usize {
         let is_bad = |found: &FoundShare| bad.iter().any(|bad| (bad.0, bad.1) == (found.signed.share, found.server));
         let good: BTreeSet<u16> =
@@ -136,7 +137,7 @@ impl Survey {
         damaged.difference(&good).count()
     }
 
-    /// Takes over what a server has.
+    /// Adds the shares of a server.
     fn add(&mut self, server: usize, heads: Result<Vec<Head>, String>) {
         let heads = match heads {
             Ok(heads) => heads,
@@ -156,16 +157,16 @@ impl Survey {
     }
 }
 
-/// Different shares.
+/// Number of different shares.
 pub(crate) fn distinct(shares: &[FoundShare]) -> usize {
     shares.iter().map(|found| found.signed.share).collect::<BTreeSet<_>>().len()
 }
 
-/// The share's signed head, or why it is of no use.
+/// Number of a share, and its signed head or its fault.
 type Head = (u16, Result<SignedShare, ShareFault>);
 
-/// Asks all servers for their shares of a file, and checks who signed them. A server that does not tell in time counts as
-/// silent.
+/// Asks all servers for their shares of a file, and checks their signatures. A server that does not answer in time
+/// counts as silent.
 pub async fn survey(grid: &Arc<Grid>, cap: &Mutable) -> Survey {
     let index = cap.storage_index();
     let mut order = grid.order(&index);
@@ -180,7 +181,7 @@ pub async fn survey(grid: &Arc<Grid>, cap: &Mutable) -> Survey {
     let mut limit = Limit::new(grid, survey.order.iter().copied(), 0);
     let mut heard = Instant::now();
     loop {
-        // One slow server is not waited for again and again by all files of a directory.
+        // A slow server is not waited for again with every file of a directory.
         let is_rest_late = awaited.iter().all(|&server| grid.is_late(survey.order[server]));
         let is_enough = is_rest_late && survey.best().is_some();
         let until = if is_enough { limit.until.min(heard + GRACE) } else { limit.until };
@@ -205,7 +206,7 @@ pub async fn survey(grid: &Arc<Grid>, cap: &Mutable) -> Survey {
         grid.note_late(survey.order[server], true);
         survey.silent.push((server, LATE.to_owned()));
     }
-    // Answers come in any order; the same grid is to give the same report.
+    // Sorted, since answers come in any order: the same grid gives the same report.
     survey.versions.values_mut().for_each(|shares| shares.sort_by_key(|found| (found.signed.share, found.server)));
     survey.damaged.sort();
     survey.unread.sort();
@@ -213,10 +214,10 @@ pub async fn survey(grid: &Arc<Grid>, cap: &Mutable) -> Survey {
     survey
 }
 
-/// Why a server, or a share, is not waited for any more.
+/// The fault of a late server or share.
 const LATE: &str = "no complete answer within the time limit";
 
-/// What a server says that it holds.
+/// Reads the heads of a server's shares.
 async fn heads(link: &Link, index: &StorageIndex, fingerprint: &Hash) -> Result<Vec<Head>, String> {
     let reply = link.call(link.requests().mutable_shares(index)).await.map_err(|error| error.reason)?;
     let held = held_shares(&reply.answer).map_err(|error| error.to_string())?;
@@ -234,9 +235,9 @@ async fn heads(link: &Link, index: &StorageIndex, fingerprint: &Hash) -> Result<
         let head = match reply {
             Ok(reply) => read_bytes(&reply.answer)
                 .and_then(|bytes| SignedShare::verify(share, &bytes, fingerprint).map_err(ShareFault::damaged)),
-            // Nothing more comes from there, nor could the blocks of what has come be read.
+            // The server was given up: the blocks of the shares found so far could not be read either.
             Err(error) if link.given_up().is_some() => return Err(error.reason),
-            // A share that cannot be had says nothing of the others.
+            // An unreadable share says nothing of the others.
             Err(error) => Err(error.into()),
         };
         heads.push((share, head));
@@ -244,18 +245,18 @@ async fn heads(link: &Link, index: &StorageIndex, fingerprint: &Hash) -> Result<
     Ok(heads)
 }
 
-/// Reads blocks of the shares of one version, and checks each of them.
+/// Reads and checks the blocks of the shares of one version.
 #[derive(Debug)]
 pub struct MutableReader<'a> {
     grid: &'a Arc<Grid>,
     order: &'a [usize],
     survey: &'a Survey,
     index: StorageIndex,
-    /// Trees over the blocks of shares, once they are proven; by share and server.
+    /// Proven trees over the blocks of shares, by share and server.
     trees: BTreeMap<(u16, usize), Tree>,
-    /// Shares instead of which others were read.
+    /// Late shares, instead of which others were read.
     late: BTreeSet<(u16, usize)>,
-    /// Shares that turned out to be of no use, and why.
+    /// Shares that failed, and why.
     pub(crate) bad: Vec<(u16, usize, ShareFault)>,
 }
 
@@ -263,7 +264,7 @@ pub struct MutableReader<'a> {
 type Blocks = Vec<([u8; 16], Bytes)>;
 
 impl<'a> MutableReader<'a> {
-    /// For the shares of a survey.
+    /// A reader for the shares of a survey.
     pub fn new(grid: &'a Arc<Grid>, survey: &'a Survey, index: StorageIndex) -> MutableReader<'a> {
         MutableReader {
             grid,
@@ -284,14 +285,14 @@ impl<'a> MutableReader<'a> {
         !self.bad.iter().any(|(share, server, _)| (*share, *server) == (found.signed.share, found.server))
     }
 
-    /// Segments whose blocks are asked for at once.
+    /// Groups of segments whose blocks are requested at once.
     fn groups(header: &MutableHeader) -> impl Iterator<Item = Range<u64>> + use<> {
         let each = (GROUP_BYTES / header.block_len(0).max(1)).max(1);
         let segments = header.segments;
         (0..segments).step_by(each as usize).map(move |first| first..(first + each).min(segments))
     }
 
-    /// Reads every block of these shares, and notes which of them are of no use.
+    /// Reads every block of these shares, and records those that fail.
     pub async fn verify(&mut self, shares: &[FoundShare]) {
         let Some(first) = shares.first() else { return };
         for group in Self::groups(&first.signed.header) {
@@ -305,7 +306,8 @@ impl<'a> MutableReader<'a> {
     /// Reads the file into `out`.
     ///
     /// # Errors
-    /// [`MutableError`] if too few of the shares are good. What was given out until then is right.
+    /// [`MutableError::TooFewShares`] if fewer than k of the shares are good; [`MutableError::Unwanted`] if the
+    /// receiver is gone. Bytes sent before an error are verified.
     pub async fn read(
         &mut self,
         shares: &[FoundShare],
@@ -326,7 +328,7 @@ impl<'a> MutableReader<'a> {
         Ok(())
     }
 
-    /// Salt and k blocks of ciphertext of each segment of a group, from whichever shares are good.
+    /// Salt and k blocks of ciphertext of each segment of a group, from any good shares.
     async fn ciphertext(
         &mut self,
         shares: &[FoundShare],
@@ -344,7 +346,7 @@ impl<'a> MutableReader<'a> {
             troubles: reader.troubles(),
         };
         while here.len() < needed {
-            // Any k will do: those that were late come last, and are waited for when there are no others.
+            // Any k shares will do: late ones come last, and are waited for only if there are no others.
             let mut by_haste: Vec<&FoundShare> = shares.iter().collect();
             by_haste.sort_by_key(|found| (self.is_late(found), self.grid.is_late(self.order[found.server])));
             let mut chosen: BTreeMap<u16, FoundShare> = BTreeMap::new();
@@ -374,7 +376,7 @@ impl<'a> MutableReader<'a> {
         Ok(segments)
     }
 
-    /// One line for each share that is of no use, or was late.
+    /// One line for each share that failed, or was late.
     pub fn troubles(&self) -> Vec<String> {
         let name = |server: usize| self.grid.link(self.order[server]).name().to_owned();
         let bad = self.bad.iter().map(|(share, server, fault)| (*share, *server, &*fault.why));
@@ -383,8 +385,8 @@ impl<'a> MutableReader<'a> {
         bad.chain(late).map(|(share, server, why)| format!("share {share} on {}: {why}", name(server))).collect()
     }
 
-    /// The checked blocks of these shares; those that are of no use are noted, and those that are late. Where others could
-    /// be read instead, a share is late sooner.
+    /// The checked blocks of these shares. Shares that fail, or are late, are recorded. If other shares could replace
+    /// them, the time limit is shorter.
     async fn blocks(
         &mut self,
         shares: &[FoundShare],
@@ -449,7 +451,7 @@ impl<'a> MutableReader<'a> {
     }
 }
 
-/// The blocks of a group of segments of one share; without the tree over its blocks that is read first.
+/// Reads and checks the blocks of a group of segments of one share; without a tree over its blocks, reads that first.
 async fn checked_blocks(
     link: &Link,
     index: &StorageIndex,
@@ -486,16 +488,17 @@ async fn checked_blocks(
     Ok((tree, blocks))
 }
 
-/// Reads the newest version of a mutable file into `out`. Returns what was wrong with shares and servers, one line each.
+/// Reads the newest version of a mutable file into `out`. Returns the faults of shares and servers, one line each.
 ///
 /// # Errors
-/// [`MutableError`] if the cap cannot read, or no version has enough good shares.
+/// [`MutableError::NoKey`] if the cap can only verify; [`MutableError::TooFewShares`] if no version has enough good
+/// shares; [`MutableError::Unwanted`] if the receiver is gone.
 pub async fn read(grid: &Arc<Grid>, cap: &Mutable, out: &mpsc::Sender<Bytes>) -> Result<Vec<String>, MutableError> {
     let key = cap.read_key().ok_or(MutableError::NoKey)?;
     let survey = survey(grid, cap).await;
     let Some(shares) = survey.best() else {
         let largest = survey.best_or_largest();
-        // Without any version nobody knows how many shares it takes: those that were not read may be enough.
+        // Without any version k is unknown: the shares that were not read may be enough.
         let is_unknown = largest.is_none() && !(survey.silent.is_empty() && survey.unread.is_empty());
         let damaged = if is_unknown { 0 } else { survey.damaged_beside(largest.unwrap_or_default(), &[]) };
         return Err(MutableError::from(TooFewShares {
@@ -506,7 +509,7 @@ pub async fn read(grid: &Arc<Grid>, cap: &Mutable, out: &mpsc::Sender<Bytes>) ->
             troubles: survey.troubles(grid),
         }));
     };
-    // A server that is silent may have a newer version.
+    // A silent server may have a newer version.
     let mut troubles = survey.newer(shares);
     troubles.extend(survey.troubles(grid));
     let mut reader = MutableReader::new(grid, &survey, cap.storage_index());

@@ -1,35 +1,37 @@
-//! A Tahoe-LAFS node's directory: its grid, its secrets, and how it encodes. It is read, never written.
+//! A Tahoe-LAFS node's directory: its grid, its secrets, and its encoding. It is read, never written.
 
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+
+use fullbore_engine::units;
 
 use super::base32;
 use super::geometry::{DEFAULT_ENCODING, Encoding, GeometryError};
 use super::secrets::LeaseSecrets;
 use super::servers::{Announcements, Servers, ServersError};
 
-/// Bytes of one file of a node that are read. An introducer's cache has about 1.5 kB per server.
+/// Longest file of a node that is read, in bytes. An introducer's cache has about 1.5 kB per server.
 const FILE_BYTES_MAX: u64 = 32 << 20;
 
-/// What a node's directory says.
+/// The content of a node's directory.
 #[derive(Debug, Clone)]
-pub struct Node {
-    /// k, happy, n.
+pub(crate) struct Node {
+    /// The numbers k, happy and n.
     pub encoding: Encoding,
-    /// The grid's servers.
+    /// The servers of the grid.
     pub servers: Servers,
     /// The convergence secret.
     pub convergence: Secret,
-    /// For leases.
+    /// Secrets for leases.
     pub lease: LeaseSecrets,
-    /// Servers that come first.
+    /// Ids of the servers that come first in every order (`peers.preferred`).
     pub preferred: Vec<String>,
 }
 
-/// Bytes that do not show themselves.
+/// Secret bytes: `Debug` does not show them.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Secret(pub Vec<u8>);
+pub(crate) struct Secret(pub Vec<u8>);
 
 impl std::fmt::Debug for Secret {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -37,41 +39,41 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// What of a node's directory is of no use.
+/// Why a node's directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum NodeError {
+pub(crate) enum NodeError {
     /// A file cannot be read.
     #[error("{}: {error}", path.display())]
     File {
-        /// Which one.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
-    /// A file has not the form.
+    /// A file is malformed.
     #[error("{}: {reason}", path.display())]
     Form {
-        /// Which one.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong.
+        /// What is wrong with it.
         reason: String,
     },
-    /// The grid's servers need certificates, which are not checked here.
+    /// The node trusts only servers certified by a grid manager. Certificates are not checked here.
     #[error("{}: the node trusts only servers certified by a grid manager, which fullbore cannot check", path.display())]
     GridManager {
-        /// `tahoe.cfg`.
+        /// Path of `tahoe.cfg`.
         path: PathBuf,
     },
-    /// The node does not connect to servers directly, and here nothing else is done.
+    /// The node hides its address from servers (Tor or I2P), but this code connects directly.
     #[error(
         "{}: {setting}: the node hides its address from servers, but fullbore would connect to them directly",
         path.display()
     )]
     Hidden {
-        /// `tahoe.cfg`.
+        /// Path of `tahoe.cfg`.
         path: PathBuf,
-        /// What says so.
+        /// The setting that says so.
         setting: String,
     },
 }
@@ -82,7 +84,7 @@ impl NodeError {
     }
 }
 
-/// Reads a file of bounded size; `None` when there is none.
+/// Reads a file of bounded size; `None` if it does not exist.
 fn read(path: &Path) -> Result<Option<String>, NodeError> {
     let failed = |error| NodeError::File { path: path.to_owned(), error };
     let file = match fs::File::open(path) {
@@ -92,7 +94,7 @@ fn read(path: &Path) -> Result<Option<String>, NodeError> {
     let mut text = String::new();
     file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(failed)?;
     if text.len() as u64 > FILE_BYTES_MAX {
-        return Err(NodeError::form(path, format_args!("larger than {FILE_BYTES_MAX} bytes")));
+        return Err(NodeError::form(path, format_args!("larger than {}", units::bytes(FILE_BYTES_MAX))));
     }
     Ok(Some(text))
 }
@@ -105,8 +107,9 @@ impl Node {
     /// Reads a node's directory.
     ///
     /// # Errors
-    /// [`NodeError`] if a file of the node cannot be read or parsed; it names the file.
-    pub fn read(directory: &Path) -> Result<Node, NodeError> {
+    /// [`NodeError::File`] if a file cannot be read; [`NodeError::Form`] if one is malformed;
+    /// [`NodeError::GridManager`] or [`NodeError::Hidden`] for a node that fullbore cannot stand in for.
+    pub(crate) fn read(directory: &Path) -> Result<Node, NodeError> {
         let settings_path = directory.join("tahoe.cfg");
         let settings = Settings::parse(&needed(&settings_path)?);
         if settings.has_section("grid_managers") {
@@ -138,25 +141,25 @@ impl Node {
     }
 }
 
-/// Reads a convergence secret from a file that holds it in base32, as `private/convergence` does.
+/// Reads a convergence secret from a file with its base32, such as `private/convergence`.
 ///
 /// # Errors
-/// [`NodeError`] if the file cannot be read, or is no secret in base32; it names the file.
-pub fn read_convergence(path: &Path) -> Result<Secret, NodeError> {
+/// [`NodeError::File`] if the file cannot be read; [`NodeError::Form`] if it is not base32.
+pub(crate) fn read_convergence(path: &Path) -> Result<Secret, NodeError> {
     base32::decode(needed(path)?.trim()).map(Secret).map_err(|error| NodeError::form(path, error))
 }
 
 /// Reads a `servers.yaml`.
 ///
 /// # Errors
-/// [`NodeError`] if the file cannot be read or parsed; it names the file.
-pub fn read_servers(path: &Path) -> Result<Servers, NodeError> {
+/// [`NodeError::File`] if the file cannot be read; [`NodeError::Form`] if it is malformed.
+pub(crate) fn read_servers(path: &Path) -> Result<Servers, NodeError> {
     let mut announcements = Announcements::default();
     announcements.add_servers_yaml(&needed(path)?).map_err(|error: ServersError| NodeError::form(path, error))?;
     Ok(announcements.servers())
 }
 
-/// The caches of all introducers, in the order of their names.
+/// Paths of the caches of all introducers, in the order of their names.
 fn caches(private: &Path) -> Result<Vec<PathBuf>, NodeError> {
     let failed = |error| NodeError::File { path: private.to_owned(), error };
     let mut paths = Vec::new();
@@ -172,11 +175,11 @@ fn caches(private: &Path) -> Result<Vec<PathBuf>, NodeError> {
     Ok(paths)
 }
 
-/// A `tahoe.cfg`: sections of `name = value`. What is not needed here is passed over.
+/// A `tahoe.cfg`: sections of `name = value`. Unknown settings are ignored.
 #[derive(Debug, Default)]
 struct Settings {
     sections: Vec<String>,
-    /// Section, name, value.
+    /// Section, name and value of each setting.
     values: Vec<(String, String, String)>,
 }
 
@@ -185,7 +188,7 @@ impl Settings {
         let mut settings = Settings::default();
         for line in text.lines() {
             let line = line.trim();
-            // What follows the bracket is passed over, as the stock client does.
+            // Text after the bracket is ignored, as by the stock client.
             if let Some((name, _)) = line.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
                 settings.sections.push(name.trim().to_owned());
             } else if let Some((name, value)) = line.split_once(['=', ':'])
@@ -211,7 +214,7 @@ impl Settings {
         self.value("client", name)
     }
 
-    /// The setting by which the node keeps servers from seeing its address, if there is one.
+    /// The setting that hides the node's address from servers, if there is one.
     fn hides(&self) -> Option<String> {
         if let Some(value) = self.value("node", "reveal-ip-address")
             && !["1", "yes", "true", "on"].contains(&value.to_lowercase().as_str())
@@ -224,7 +227,7 @@ impl Settings {
 
     fn encoding(&self) -> Result<Encoding, String> {
         let number = |name: &str, default: u16| match self.client(name) {
-            Some(text) => text.parse().map_err(|_| format!("{name} = {text} is no number that fits")),
+            Some(text) => text.parse().map_err(|_| format!("{name} = {text} is not a number in range")),
             None => Ok(default),
         };
         let Encoding { needed, happy, total } = DEFAULT_ENCODING;

@@ -1,4 +1,4 @@
-//! NURLs: where a storage server is, what key it has, and the right to use it.
+//! NURLs: the address of a storage server, the hash of its key, and the right to use it.
 //!
 //! `pb://PIN@HOST:PORT/SWISSNUM#v=1`. The swissnum is a secret: `Debug` does not show it.
 
@@ -7,7 +7,7 @@ use std::fmt;
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 
-/// Characters of a NURL that is read: a guess that is several times the longest.
+/// Longest NURL that is read, in characters: a guess that is several times the longest.
 const TEXT_BYTES_MAX: usize = 2048;
 
 /// Address of a storage server: host, port, hash of the public key, swissnum.
@@ -29,29 +29,29 @@ impl fmt::Debug for Nurl {
     }
 }
 
-/// Why a NURL is of no use. The text is not repeated, it holds a secret.
+/// Why a NURL cannot be used. The error does not repeat the text, which holds a secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NurlError {
-    /// Not of the form.
+    /// Not of the form of a NURL.
     #[error("not of the form pb://PIN@HOST:PORT/SWISSNUM#v=1: {what}")]
     Form {
-        /// The part that is wrong.
+        /// The part at fault.
         what: &'static str,
     },
-    /// Behind Tor, of which nothing is known here.
+    /// A Tor address (`pb+tor`), which is not supported.
     #[error("Tor addresses (pb+tor) are not supported")]
     Tor,
-    /// Another version of the protocol.
+    /// Another version of the protocol than 1.
     #[error("protocol version {version:?} is not supported, only 1")]
     Version {
-        /// As it says.
+        /// The version in the NURL, at most 16 characters.
         version: String,
     },
 }
 
 impl Nurl {
-    /// Reads a NURL.
+    /// Parses a NURL.
     ///
     /// ```
     /// let text = "pb://AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8@[2001:db8::1]:3456/swissnum#v=1";
@@ -61,7 +61,8 @@ impl Nurl {
     /// ```
     ///
     /// # Errors
-    /// [`NurlError::Form`] for another form; [`NurlError::Tor`] and [`NurlError::Version`] for what is not supported.
+    /// [`NurlError::Form`] for a text of another form, or of more than 2048 characters; [`NurlError::Tor`] for a Tor
+    /// address; [`NurlError::Version`] for another version than `v=1`.
     pub fn parse(text: &str) -> Result<Nurl, NurlError> {
         let form = |what| NurlError::Form { what };
         if text.len() > TEXT_BYTES_MAX {
@@ -78,7 +79,7 @@ impl Nurl {
         let (pin, rest) = rest.split_once('@').ok_or(form("the pin"))?;
         let pin = URL_SAFE_NO_PAD.decode(pin).ok().and_then(|pin| pin.try_into().ok()).ok_or(form("the pin"))?;
         let (authority, swissnum) = rest.split_once('/').ok_or(form("the swissnum"))?;
-        // It becomes part of a header field; the stock server makes it of letters and digits.
+        // It becomes part of a header field. The stock server makes it of letters and digits.
         if swissnum.is_empty() || !swissnum.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(form("the swissnum"));
         }
@@ -94,13 +95,13 @@ impl Nurl {
         Ok(Nurl { pin, host: host.to_owned(), port, swissnum: swissnum.to_owned() })
     }
 
-    /// Host and port, as the Host field has them.
+    /// Host and port, as in the Host field.
     pub fn authority(&self) -> String {
         let Nurl { host, port, .. } = self;
         if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
     }
 
-    /// Value of the Authorization field: the right to use the server.
+    /// Value of the Authorization field, with the right to use the server.
     pub fn authorization(&self) -> String {
         format!("Tahoe-LAFS {}", STANDARD.encode(&self.swissnum))
     }
@@ -114,7 +115,7 @@ mod tests {
     const PIN: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8";
 
     #[test]
-    fn reads_what_servers_announce() {
+    fn addresses_that_servers_announce_are_read() {
         let nurl = Nurl::parse(&format!("pb://{PIN}@s.example.org:3456/secretswiss#v=1")).unwrap();
         assert_eq!((nurl.pin[1], nurl.pin[31]), (1, 31));
         assert_eq!((nurl.authority().as_str(), nurl.port), ("s.example.org:3456", 3456));
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_the_rest_without_repeating_it() {
+    fn other_addresses_are_refused_without_repeating_them() {
         for bad in [
             "",
             "pb://",
@@ -148,7 +149,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_makes_it_panic(text in "pb://[A-Za-z0-9_-]{40,45}@\\PC{0,12}:[0-9]{0,6}/\\PC{0,5}#v=1") {
+        fn nothing_makes_the_parser_panic(text in "pb://[A-Za-z0-9_-]{40,45}@\\PC{0,12}:[0-9]{0,6}/\\PC{0,5}#v=1") {
             let _ = Nurl::parse(&text);
         }
     }

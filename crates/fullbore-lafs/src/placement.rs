@@ -1,39 +1,38 @@
-//! Which share goes to which server, and how happy that makes.
+//! Chooses the servers of a file's shares, and computes its happiness.
 //!
-//! Happiness is the size of the largest matching between servers and the different shares they hold: what
-//! survives when each server may fail by itself. As the stock client does, we first match the shares that
-//! are there with servers that hold them, those without room before the others; then the rest of the shares
-//! go to the rest of the servers, in the order of the file. Shares that find no server of their own are
-//! spread over those that take some.
+//! Happiness is the size of the largest matching between servers and the different shares they hold: the number of
+//! shares that survive if each server may fail by itself. As in the stock client, existing shares are first matched
+//! with servers that hold them, servers without room before the others. Then the remaining shares go to the remaining
+//! servers, in the order of the file. Shares that find no server of their own are spread over those that take some.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What is known of a server. Servers are given in the order of the file.
+/// The state of a server. Servers are given in the order of the file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Candidate {
-    /// Whether it takes shares.
+pub(crate) struct Candidate {
+    /// Whether it accepts shares.
     pub writable: bool,
     /// Shares of the file that it holds.
     pub holds: BTreeSet<u16>,
 }
 
-/// Where the shares of a file are to be.
+/// The servers of a file's shares.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Placement {
-    /// Shares that have to be sent: to which candidate.
+pub(crate) struct Placement {
+    /// Shares to send, with the index of the candidate.
     pub send: BTreeMap<u16, usize>,
-    /// Shares that are somewhere already.
+    /// Shares that some server holds already.
     pub held: BTreeSet<u16>,
     /// Shares for which there is no server.
     pub homeless: BTreeSet<u16>,
-    /// Happiness once all is sent.
+    /// Happiness once all shares are sent.
     pub happiness: usize,
 }
 
 /// Places `total` shares on the candidates.
-pub fn place(candidates: &[Candidate], total: u16) -> Placement {
+pub(crate) fn place(candidates: &[Candidate], total: u16) -> Placement {
     let mut placement = Placement::default();
-    // Servers without room first: whoever has been matched stays so when the others follow.
+    // Servers without room first: a matched server stays matched when the others follow.
     let edges: Vec<(usize, Vec<u16>)> = [false, true]
         .into_iter()
         .flat_map(|writable| {
@@ -49,12 +48,12 @@ pub fn place(candidates: &[Candidate], total: u16) -> Placement {
         .flat_map(|candidate| candidate.holds.iter().copied())
         .filter(|share| *share < total)
         .collect();
-    // First to servers that have nothing of this file's matching, then what is nowhere yet to any.
+    // First to servers outside the matching; then shares that nobody holds to any server.
     let mut free =
         (0..candidates.len()).filter(|server| candidates[*server].writable && !taken_servers.contains(server));
     let mut load: BTreeMap<usize, usize> = BTreeMap::new();
     let unmatched = (0..total).filter(|share| !taken_shares.contains(share));
-    // A share that nobody has is of more use than a second copy.
+    // A share that nobody holds is worth more than a second copy.
     let (new, copies): (Vec<u16>, Vec<u16>) = unmatched.partition(|share| !held.contains(share));
     let mut rest = Vec::new();
     for share in new.into_iter().chain(copies) {
@@ -88,15 +87,15 @@ pub fn place(candidates: &[Candidate], total: u16) -> Placement {
 }
 
 /// The happiness of servers that hold these shares.
-pub fn happiness(holds: &[BTreeSet<u16>]) -> usize {
+pub(crate) fn happiness(holds: &[BTreeSet<u16>]) -> usize {
     let edges: Vec<(usize, Vec<u16>)> =
         holds.iter().enumerate().map(|(server, shares)| (server, shares.iter().copied().collect())).collect();
     matching(&edges).len()
 }
 
-/// A largest matching of servers and shares, by augmenting paths (Kuhn). Up to 256 shares: fast enough.
+/// A largest matching of servers and shares, by augmenting paths (Kuhn). With at most 256 shares that is fast enough.
 fn matching(edges: &[(usize, Vec<u16>)]) -> BTreeMap<usize, u16> {
-    // Which entry of `edges` a share is matched with.
+    // The entry of `edges` matched with each share.
     let mut owner: BTreeMap<u16, usize> = BTreeMap::new();
     for start in 0..edges.len() {
         let mut seen = BTreeSet::new();
@@ -192,7 +191,7 @@ mod tests {
                 prop_assert!(known != placement.homeless.contains(&share));
             }
             prop_assert!(placement.send.values().all(|&server| candidates[server].writable));
-            // No worse than what is there, and as good as the servers with room allow.
+            // Not worse than before, and as good as the servers with room allow.
             let before: Vec<BTreeSet<u16>> = candidates.iter().map(|one| one.holds.clone()).collect();
             prop_assert!(placement.happiness >= happiness(&before));
             let writable = candidates.iter().filter(|one| one.writable).count();

@@ -1,8 +1,8 @@
-//! `put` into a grid: files and directories, each of which gets a cap.
+//! `put` into a grid: uploads files and directories, each of which gets a cap.
 //!
-//! [`run`] is the walk: settings and secrets (`settings`) → what is to be put ([`fullbore_engine::tree`]) → all files at
-//! once, directories when their children have caps (`work`) → the list of caps, and what limited the run. Caps go to
-//! the list and into events that are data, and nowhere else.
+//! [`run`] does the steps: settings and secrets (`settings`); the items to put ([`fullbore_engine::tree`]); all files
+//! at once, and directories when their children have caps (`work`); the list of caps, and what limited the run. Caps go
+//! to the list and to events that are data, and nowhere else.
 
 mod settings;
 mod spool;
@@ -26,7 +26,11 @@ use work::{PutContext, PutEvent, PutResult, Unreadable};
 /// Uploads all files and directories, and emits their caps.
 ///
 /// # Errors
-/// See [`ErrorKind`]. Files that could be put have their caps told all the same.
+/// - [`ErrorKind::Usage`] for invalid settings, node directory or servers file.
+/// - [`ErrorKind::Disk`] if the list cannot be written.
+/// - [`ErrorKind::Partial`] if some items are not in the grid. The caps of the others are emitted all the same.
+/// - [`ErrorKind::Interrupted`] if the run was stopped.
+/// - [`ErrorKind::Internal`] if a thread or task fails.
 pub fn run(settings: &PutSettings, events: &mut dyn Events, stop: &Stop) -> Result<Report, CommandError> {
     let resolved = Resolved::new(settings, events)?;
     let begun = Instant::now();
@@ -37,7 +41,7 @@ pub fn run(settings: &PutSettings, events: &mut dyn Events, stop: &Stop) -> Resu
     let items = listing.items;
     let unreadable: Unreadable<'_> =
         listing.unreadable.iter().map(|(path, error)| (path.as_path(), error.to_string())).collect();
-    // Behind the items, of which it is none: it may be in a directory that is put.
+    // Opened after listing the items: the list may be in a directory that is put, but is not one of them.
     let list = List::open(settings.list.as_deref())?;
     if stop.check().is_err() {
         return Err(CommandError::new(ErrorKind::Interrupted, "interrupted; nothing was put"));
@@ -46,7 +50,7 @@ pub fn run(settings: &PutSettings, events: &mut dyn Events, stop: &Stop) -> Resu
     events.emit(Event::Phase { phase: Phase::Put });
     let has_stdin = items.iter().any(|item| matches!(item, Item::Stdin));
     let bytes = if has_stdin { settings.stdin_bytes } else { listing.bytes };
-    // What is among the items is told when its turn comes.
+    // Missing items among these are reported in their turn.
     let is_item = |path: &Path| items.iter().any(|item| item.path() == path);
     let missing = unreadable.iter().filter(|(path, _)| !is_item(path));
     let missing = missing.map(|(path, why)| (path.to_path_buf(), CommandError::new(ErrorKind::Disk, why))).collect();
@@ -58,7 +62,7 @@ pub fn run(settings: &PutSettings, events: &mut dyn Events, stop: &Stop) -> Resu
         totals: Totals::default(),
         missing,
         begun,
-        // Nothing is asked of a server while nothing comes from stdin.
+        // While stdin gives nothing, no server is waited for.
         pace: if has_stdin { Pace::new(begun) } else { Pace::with_peers(begun) },
     };
     let result = account.put(&items, &unreadable, events);
@@ -66,7 +70,7 @@ pub fn run(settings: &PutSettings, events: &mut dyn Events, stop: &Stop) -> Resu
     result
 }
 
-/// What was done.
+/// Counts of what was put.
 #[derive(Debug, Default, Clone, Copy)]
 struct Totals {
     files: u64,
@@ -87,12 +91,12 @@ impl Totals {
     }
 }
 
-/// Tells what is done, and where the run stands.
+/// Reports results and progress.
 struct Account<'a> {
     settings: &'a PutSettings,
     context: &'a PutContext<'a>,
     list: List,
-    /// Items and bytes of the whole run.
+    /// Number of items, and bytes, of the whole run.
     total: (u64, u64),
     totals: Totals,
     missing: NotStored,
@@ -101,7 +105,7 @@ struct Account<'a> {
 }
 
 impl Account<'_> {
-    /// The walk, from the connections on.
+    /// Uploads all items; returns the report.
     fn put(
         mut self,
         items: &[Item],
@@ -129,7 +133,7 @@ impl Account<'_> {
         }
     }
 
-    /// Tells of an item. Without a list its cap is told to whoever reads the events alone: somebody has to.
+    /// Reports an item. Without a list its cap is only in the events: somebody has to read them.
     fn tell(&mut self, done: PutResult, events: &mut dyn Events) -> Result<(), CommandError> {
         for trouble in &done.troubles {
             events.warn(format!("{}: {trouble}", done.path.display()));
@@ -160,7 +164,7 @@ impl Account<'_> {
         let Totals { files, directories, bytes, sent_bytes } = self.totals;
         let facts = self.context.facts(self.begun.elapsed(), sent_bytes);
         let acknowledged: u64 = facts.servers.iter().map(|(_, reading)| reading.bytes).sum();
-        // Whole files, and what is there of those on their way.
+        // Whole files, and the acknowledged part of those in progress.
         let under_way = self.context.content_bytes(acknowledged.saturating_sub(sent_bytes));
         let (total_files, total_bytes) = self.total;
         let counts = Counts { files: files + directories, bytes: bytes + under_way, total_files, total_bytes };
@@ -194,7 +198,7 @@ impl Account<'_> {
         let totals = report::Totals {
             files: files + directories,
             needed_bytes: bytes,
-            // What servers acknowledged, shares of all files: on this way bytes are sent, not received.
+            // Bytes of shares that servers acknowledged, of all files: here bytes are sent, not received.
             received_bytes: sent_bytes,
             written_bytes: sent_bytes,
             requests: summary.hosts.iter().map(|host| host.requests).sum(),

@@ -1,4 +1,4 @@
-//! The secrets by which leases are renewed: derived from the node's own, so that another run has them too.
+//! The secrets that renew leases, derived from the node's own, so that later runs have them too.
 
 use std::fmt;
 
@@ -35,16 +35,16 @@ impl fmt::Debug for Lease {
 }
 
 impl LeaseSecrets {
-    /// From the bytes of a node's secret.
+    /// Secrets from the bytes of a node's secret.
     pub fn new(node_secret: &[u8]) -> LeaseSecrets {
         LeaseSecrets {
-            // The secret is the tag here, and the name the value: so it was done once, so it stays.
+            // The secret is the tag here, and the name the value: Tahoe-LAFS defines it so.
             renew: tagged(node_secret, b"allmydata_client_renewal_secret_v1"),
             cancel: tagged(node_secret, b"allmydata_client_cancel_secret_v1"),
         }
     }
 
-    /// Derives the secrets from the text of a node's `private/secret`.
+    /// Parses the text of a node's `private/secret`.
     ///
     /// # Errors
     /// [`base32::Base32Error`] if the text, without surrounding white space, is not base32.
@@ -52,7 +52,7 @@ impl LeaseSecrets {
         Ok(LeaseSecrets::new(&base32::decode(text.trim())?))
     }
 
-    /// The lease of a file on the server of this lease seed.
+    /// The lease of a file on the server with this lease seed.
     pub fn lease(&self, index: &StorageIndex, lease_seed: &[u8]) -> Lease {
         let renew = tagged_pair(b"allmydata_file_renewal_secret_v1", &self.renew, index);
         let cancel = tagged_pair(b"allmydata_file_cancel_secret_v1", &self.cancel, index);

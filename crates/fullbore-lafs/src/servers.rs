@@ -1,4 +1,4 @@
-//! Storage servers, from announcements as a node keeps them, and their order for a file.
+//! Storage servers, from announcements as a node stores them, and their order for a file.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,21 +11,21 @@ use super::cap::StorageIndex;
 use super::nurl::{Nurl, NurlError};
 use super::yaml::{Yaml, YamlError};
 
-/// Servers that are read from one file. The largest public grid had some hundred.
+/// Most servers that are read. The largest public grid had some hundred.
 const SERVERS_MAX: usize = 10_000;
 
-/// A storage server that can be spoken to.
+/// A usable storage server.
 #[derive(Clone)]
 pub struct Server {
-    /// What it is announced by; `v0-…` is its key.
+    /// Its id in announcements; `v0-…` is its public key.
     pub id: String,
-    /// What its operator calls it; may be empty.
+    /// The operator's name for it; may be empty.
     pub nickname: String,
     /// Address of the server's storage protocol.
     pub nurl: Nurl,
-    /// Decides its place in the order of each file.
+    /// Determines its place in the order of each file.
     permutation_seed: Vec<u8>,
-    /// Goes into the secrets of its leases.
+    /// Part of the secrets of its leases.
     pub lease_seed: Vec<u8>,
 }
 
@@ -36,12 +36,12 @@ impl fmt::Debug for Server {
 }
 
 impl Server {
-    /// What a person calls it: nickname and address.
+    /// Name for people: nickname and address.
     pub fn name(&self) -> String {
         name(&self.nickname, &self.id, Some(&self.nurl))
     }
 
-    /// Its place in the order of this file; equal ones do not happen.
+    /// Sort key in the order of this file; a hash, so that two are never equal.
     fn rank(&self, index: &StorageIndex) -> [u8; 20] {
         let text = [&index[..], &self.permutation_seed].concat();
         let mut rank = [0; 20];
@@ -60,51 +60,52 @@ fn name(nickname: &str, id: &str, nurl: Option<&Nurl>) -> String {
     }
 }
 
-/// An announced server that is of no use here, though it counts in the grid.
+/// An announced server that cannot be used, but counts in the grid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unusable {
-    /// What a person calls it.
+    /// Name for people.
     pub name: String,
-    /// Why.
+    /// Why it cannot be used.
     pub reason: String,
 }
 
 /// The servers of a grid, usable and unusable.
 #[derive(Debug, Clone, Default)]
 pub struct Servers {
-    /// Those that can be spoken to.
+    /// Servers that fullbore can use.
     pub usable: Vec<Server>,
     /// Announced servers that fullbore cannot use, with the reason.
     pub unusable: Vec<Unusable>,
 }
 
-/// A file of announcements that cannot be read.
+/// A file of announcements cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServersError {
     /// Not YAML.
     #[error(transparent)]
     Yaml(#[from] YamlError),
-    /// YAML, and no announcements.
+    /// YAML, but not a file of announcements.
     #[error("no announcements: {wanted} is missing")]
     Form {
-        /// What should be there.
+        /// What is missing.
         wanted: &'static str,
     },
-    /// More than are read.
+    /// More than 10,000 servers.
     #[error("more than {SERVERS_MAX} servers")]
     TooMany,
 }
 
-/// Announcements by server id; a later one of the same id is taken instead of the earlier.
+/// Announcements by server id; a later one of the same id replaces the earlier.
 #[derive(Debug, Clone, Default)]
 pub struct Announcements(BTreeMap<String, Yaml>);
 
 impl Announcements {
-    /// Adds those of an introducer's cache: a list of `key_s` and `ann`.
+    /// Adds an introducer's cache: a list of `key_s` and `ann`.
     ///
     /// # Errors
-    /// [`ServersError`] if the text is not YAML, is no list, or names too many servers.
+    /// [`ServersError::Yaml`] if the text is not YAML; [`ServersError::Form`] if it is not a list;
+    /// [`ServersError::TooMany`] for more than 10,000 servers.
     pub fn add_introducer_cache(&mut self, text: &str) -> Result<(), ServersError> {
         let yaml = Yaml::parse(text)?;
         if !matches!(yaml, Yaml::List(_)) {
@@ -112,7 +113,7 @@ impl Announcements {
         }
         for entry in yaml.list() {
             let (Some(id), Some(ann)) = (entry.get("key_s").and_then(Yaml::text), entry.get("ann")) else { continue };
-            // Introducers pass on what other services announce as well.
+            // Introducers also pass on announcements of other services.
             if ann.get("service-name").and_then(Yaml::text).is_none_or(|name| name == "storage") {
                 self.insert(id, ann)?;
             }
@@ -120,10 +121,11 @@ impl Announcements {
         Ok(())
     }
 
-    /// Adds those of a `servers.yaml`: `storage: {ID: {ann: {…}}}`. They override earlier ones.
+    /// Adds a `servers.yaml`: `storage: {ID: {ann: {…}}}`. Its servers replace earlier ones of the same id.
     ///
     /// # Errors
-    /// [`ServersError`] if the text is not YAML, has no `storage` map, or names too many servers.
+    /// [`ServersError::Yaml`] if the text is not YAML; [`ServersError::Form`] without a map `storage`, or an `ann` for
+    /// each server; [`ServersError::TooMany`] for more than 10,000 servers.
     pub fn add_servers_yaml(&mut self, text: &str) -> Result<(), ServersError> {
         let yaml = Yaml::parse(text)?;
         let storage = match &yaml {
@@ -147,7 +149,7 @@ impl Announcements {
         Ok(())
     }
 
-    /// All announced servers, sorted into usable and unusable ones.
+    /// All announced servers, divided into usable and unusable ones.
     pub fn servers(&self) -> Servers {
         let mut servers = Servers::default();
         for (id, ann) in &self.0 {
@@ -163,7 +165,7 @@ impl Announcements {
     }
 }
 
-/// Reads an announcement, or says in words why it is of no use.
+/// Parses an announcement, or says in words why the server cannot be used.
 fn server(id: &str, ann: &Yaml) -> Result<Server, String> {
     let text = |key: &str| ann.get(key).and_then(Yaml::text);
     let nurls: Vec<&str> =
@@ -179,7 +181,7 @@ fn server(id: &str, ann: &Yaml) -> Result<Server, String> {
         }
     }
     let nurl = nurl.map_err(|error| format!("its NURL is {error}"))?;
-    // The seed of its leases is the id of its tub, also over HTTP.
+    // The seed of leases is the id of the server's tub, over HTTP as well.
     let lease_seed = text("anonymous-storage-FURL")
         .and_then(|furl| furl.strip_prefix("pb://")?.split_once('@'))
         .and_then(|(tub, _)| base32::decode(&tub.to_lowercase()).ok())
@@ -195,7 +197,7 @@ fn server(id: &str, ann: &Yaml) -> Result<Server, String> {
     Ok(Server { id: id.to_owned(), nickname, nurl, permutation_seed, lease_seed })
 }
 
-/// The servers in the order of a file: preferred ones first, then by hash. Gives positions in `servers`.
+/// Positions of the servers in the order of a file: preferred ones first, then by hash.
 pub fn permuted(servers: &[Server], index: &StorageIndex, preferred: &[String]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..servers.len()).collect();
     order.sort_by_cached_key(|&number| {
@@ -206,7 +208,7 @@ pub fn permuted(servers: &[Server], index: &StorageIndex, preferred: &[String]) 
     order
 }
 
-/// Whether `peers.preferred` means this server: by its id, with or without `v0-`, or by its tub.
+/// Whether an entry of `peers.preferred` names this server: by its id, with or without `v0-`, or by its tub.
 fn is_called(server: &Server, id: &str) -> bool {
     server.id == id || server.id.strip_prefix("v0-") == Some(id) || base32::encode(&server.lease_seed) == id
 }
@@ -257,7 +259,7 @@ mod tests {
         assert!(servers.usable.is_empty());
         assert_eq!(servers.unusable.len(), 1);
         assert!(servers.unusable[0].reason.contains("Foolscap"), "{:?}", servers.unusable);
-        // The same server with an address for HTTP, written by hand.
+        // The same server, with an HTTP address written by hand.
         let own = yaml(&[&format!("v0-{}", base32::encode(&[7; 32]))]);
         announcements.add_servers_yaml(&own).unwrap();
         let servers = announcements.servers();

@@ -1,8 +1,8 @@
-//! Files into a grid: many at once, each share of each file on its way to its own server.
+//! Uploads files to a grid: many at once, each share of each file to its own server.
 //!
-//! [`Grid`] has the servers and their connections, [`Uploader`] what files share: threads, memory,
-//! secrets. [`Uploader::put`] is one file: its key, whether an equal one is on its way (`equal`), its servers, its shares
-//! (`file`), and at the end the proof that enough of them are where they should be. Only then there is a cap.
+//! [`Grid`] has the servers and their connections; [`Uploader`] has what files share: threads, memory, secrets.
+//! [`Uploader::put`] uploads one file: its key, whether an equal file is in progress (`duplicates`), its servers and
+//! shares (`file`). At the end it checks that enough shares are where they should be. Only then the file gets a cap.
 
 mod duplicates;
 mod file;
@@ -32,64 +32,64 @@ use journal::{Journal, Notes};
 use produce::{ProducerContext, SourceError};
 use source::Source;
 
-/// The servers of a grid, and the way to each of them that was needed.
+/// The servers of a grid, with the connections opened so far.
 #[derive(Debug)]
 pub struct Grid {
     servers: Vec<Server>,
-    /// Announced, and of no use here.
+    /// Announced servers that cannot be used.
     pub unusable: Vec<Unusable>,
     links: Vec<OnceLock<Link>>,
-    /// Servers that gave no answer in time when they were last waited for.
+    /// Per server: whether its last answer was late.
     late: Vec<AtomicBool>,
     options: LinkOptions,
     preferred: Vec<String>,
 }
 
 impl Grid {
-    /// A grid, to none of whose servers there is a connection yet.
+    /// A grid without connections.
     pub fn new(servers: Servers, preferred: Vec<String>, options: LinkOptions) -> Grid {
         let links = servers.usable.iter().map(|_| OnceLock::new()).collect();
         let late = servers.usable.iter().map(|_| AtomicBool::new(false)).collect();
         Grid { servers: servers.usable, unusable: servers.unusable, links, late, options, preferred }
     }
 
-    /// All servers that can be spoken to.
+    /// All usable servers.
     pub fn servers(&self) -> &[Server] {
         &self.servers
     }
 
-    /// The servers in the order of this file.
+    /// Positions of the servers in the order of this file.
     pub fn order(&self, index: &StorageIndex) -> Vec<usize> {
         permuted(&self.servers, index, &self.preferred)
     }
 
-    /// The connection to a server, opened now if there is none. Within a runtime.
+    /// The link to a server, opened if there is none. Needs a runtime.
     pub fn link(&self, server: usize) -> &Link {
         self.links[server].get_or_init(|| Link::open(&self.servers[server], &self.options))
     }
 
-    /// A server is given up after this time in which nothing moves.
+    /// A server is given up after this time without progress.
     pub(crate) fn patience(&self) -> Duration {
         self.options.patience
     }
 
-    /// Notes whether a server answered in time.
+    /// Records whether a server answered in time.
     pub(crate) fn note_late(&self, server: usize, is_late: bool) {
         self.late[server].store(is_late, Ordering::Relaxed);
     }
 
-    /// Whether a server gave no answer in time when it was last waited for.
+    /// Whether a server's last answer was late.
     pub(crate) fn is_late(&self, server: usize) -> bool {
         self.late[server].load(Ordering::Relaxed)
     }
 
-    /// A server is near below this round trip.
+    /// Round trip below which a server is near.
     pub fn near(&self) -> Duration {
         self.options.near
     }
 
-    /// Opens the connections to so many servers, before it is known which ones a file needs: with few
-    /// servers it needs them all, and the handshakes pass while the file is read.
+    /// Connects to all servers if there are at most `most`. A file needs all of a few servers, and the handshakes pass
+    /// while it is read.
     pub fn warm(&self, most: usize) {
         if self.servers.len() <= most {
             (0..self.servers.len()).for_each(|server| {
@@ -98,24 +98,24 @@ impl Grid {
         }
     }
 
-    /// What was measured of each server that was spoken to.
+    /// Name and measurements of each server that was connected to.
     pub fn readings(&self) -> Vec<(String, FlowReading)> {
         self.links.iter().filter_map(OnceLock::get).map(|link| (link.name().to_owned(), link.reading())).collect()
     }
 
-    /// Servers that were given up, and why.
+    /// Names of servers that were given up, and why.
     pub fn given_up(&self) -> Vec<(String, String)> {
         let links = self.links.iter().filter_map(OnceLock::get);
         links.filter_map(Link::given_up).map(|error| (error.server, error.reason)).collect()
     }
 }
 
-/// Where a file's key comes from.
+/// How a file's key is made.
 #[derive(Clone)]
 pub enum KeyChoice {
     /// From the content and this secret: equal files are stored once.
     Convergent(Vec<u8>),
-    /// From chance.
+    /// At random.
     Random,
 }
 
@@ -133,7 +133,7 @@ impl fmt::Debug for KeyChoice {
 pub struct PutOptions {
     /// The numbers k, happy and n of the encoding.
     pub encoding: Encoding,
-    /// Bytes of a segment at most.
+    /// Largest segment in bytes.
     pub segment_max: u64,
     /// How the key of each file is made.
     pub key: KeyChoice,
@@ -152,14 +152,14 @@ pub struct Uploader {
     equals: duplicates::Duplicates,
 }
 
-/// What is known of the shares of a file that is in the grid.
+/// The known shares of a stored file.
 #[derive(Debug, Default)]
 pub struct KnownShares {
-    /// What servers know the file by.
+    /// The storage index of the file.
     pub index: StorageIndex,
     /// Good shares, by the server's position in the grid.
     pub holds: BTreeMap<usize, BTreeSet<u16>>,
-    /// Servers that get no share: they have damaged ones, which they would not replace, or do not answer.
+    /// Servers that get no share: they do not answer, or have damaged shares, which they would not replace.
     pub unfit: BTreeSet<usize>,
 }
 
@@ -170,73 +170,74 @@ pub struct Stored {
     pub cap: Cap,
     /// Number of servers that hold different shares, as Tahoe-LAFS counts it.
     pub happiness: usize,
-    /// Shares that were sent, and shares that were there.
+    /// Number of shares sent, and number of shares that were there already.
     pub shares: (usize, usize),
     /// Bytes of shares that servers acknowledged.
     pub sent_bytes: u64,
-    /// What went wrong and was got over, one line each.
+    /// Faults that were overcome, one line each.
     pub troubles: Vec<String>,
 }
 
-/// A file that is not in the grid.
+/// Why a file is not in the grid.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PutError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// It cannot be cut so.
+    /// The file cannot be divided as asked.
     #[error(transparent)]
     Geometry(#[from] GeometryError),
-    /// Too few servers took shares.
+    /// Too few servers accepted shares.
     #[error(
         "shares are on {reached} servers, but {happy} are needed (happy); {failed} of {asked} servers failed or refused"
     )]
     Unhappy {
-        /// Different servers with different shares.
+        /// Servers that hold different shares.
         reached: usize,
-        /// As configured.
+        /// Servers required, as configured.
         happy: u16,
-        /// Servers asked.
+        /// Number of servers asked.
         asked: usize,
-        /// Those that failed or refused.
+        /// Number of servers that failed or refused.
         failed: usize,
-        /// Each server's failure, one line each.
+        /// Faults of servers, one line each.
         troubles: Vec<String>,
     },
-    /// Servers have fewer different shares than it takes to read the file, which happiness below k does not show.
+    /// Servers have fewer different shares than a reader needs. Happiness alone does not show that if `happy` is below
+    /// k.
     #[error(
         "servers have {found} different shares, but reading the file takes {needed}; \
          {failed} of {asked} servers failed or refused"
     )]
     Unreadable {
-        /// Different shares.
+        /// Number of different shares.
         found: usize,
-        /// k.
+        /// Shares that a reader needs, k.
         needed: u16,
-        /// Servers asked.
+        /// Number of servers asked.
         asked: usize,
-        /// Those that failed or refused.
+        /// Number of servers that failed or refused.
         failed: usize,
-        /// Each server's failure, one line each.
+        /// Faults of servers, one line each.
         troubles: Vec<String>,
     },
-    /// The grid has fewer servers than happiness needs.
+    /// The grid has fewer usable servers than `happy`.
     #[error("{usable} servers can be used, {happy} are needed (happy)")]
     TooFewServers {
-        /// Servers that can be spoken to.
+        /// Number of usable servers.
         usable: usize,
-        /// As configured.
+        /// Servers required, as configured.
         happy: u16,
     },
-    /// The run is to end; what was begun is given up on the servers.
+    /// The run was stopped; the servers were told to give up its shares.
     #[error("interrupted")]
     Interrupted,
 }
 
 impl Uploader {
-    /// Joins what is needed. `stop` becomes true when the run is to end; with a journal an interrupted run can be
-    /// taken up.
+    /// An uploader for this grid. `stop` becomes true when the run is to end. With a journal a later run can resume an
+    /// interrupted one.
     pub fn new(
         grid: Arc<Grid>,
         context: ProducerContext,
@@ -248,23 +249,26 @@ impl Uploader {
         Uploader { grid, context, lease, stop, journal, codes, equals }
     }
 
-    /// The grid.
+    /// The grid uploaded to.
     pub fn grid(&self) -> &Arc<Grid> {
         &self.grid
     }
 
-    /// The code of an encoding; made once.
+    /// The code of an encoding, made once.
     fn code(&self, encoding: Encoding) -> Arc<Code> {
         let mut codes = self.codes.lock().unwrap_or_else(PoisonError::into_inner);
         let Encoding { needed, total, .. } = encoding;
         Arc::clone(codes.entry((needed, total)).or_insert_with(|| Arc::new(Code::new(needed, total))))
     }
 
-    /// Puts one file of `size` bytes. By `name`, which another run would give to the same content and to no other, a
-    /// file with a random key is known to the journal; one whose key comes from the content needs none.
+    /// Puts one file of `size` bytes. `name` identifies the content of a file with a random key in the journal: a later
+    /// run gives the same name to the same content only. A file with a convergent key needs none.
     ///
     /// # Errors
-    /// [`PutError`]; what was begun on servers is given up.
+    /// [`PutError::Source`] if the file cannot be read, has another size or changes; [`PutError::Geometry`] for an
+    /// impossible encoding or segment size; [`PutError::TooFewServers`], [`PutError::Unhappy`] or
+    /// [`PutError::Unreadable`] if too few servers hold shares; [`PutError::Interrupted`] if the run was stopped. The
+    /// servers are told to give up incomplete shares.
     pub async fn put(
         &self,
         source: Source,
@@ -279,7 +283,7 @@ impl Uploader {
             let mut stop = self.stop.clone();
             return tokio::select! {
                 stored = self.literal(&source, size) => stored,
-                // A pipe may give nothing for ever.
+                // A pipe may block for ever.
                 () = stopped(&mut stop) => Err(PutError::Interrupted),
             };
         }
@@ -291,7 +295,7 @@ impl Uploader {
         let geometry = Geometry::new(encoding, size, options.segment_max)?;
         match &options.key {
             KeyChoice::Random => {
-                // Without a name nobody could find what would be noted.
+                // Without a name no later run could find the notes.
                 let Some((journal, name)) = self.journal.as_ref().zip(name) else {
                     return self.send(source, geometry, random(), None).await;
                 };
@@ -326,7 +330,7 @@ impl Uploader {
         key: Key,
         notes: Option<Notes>,
     ) -> Result<Stored, PutError> {
-        // Others may have been waited for.
+        // The run may have been stopped while this file waited for others.
         if *self.stop.borrow() {
             return Err(PutError::Interrupted);
         }
@@ -334,10 +338,12 @@ impl Uploader {
         file::Upload::new(self, source, geometry, key, code, notes).run().await
     }
 
-    /// Makes the shares of a file again that nobody has, or too few: `source` is its ciphertext.
+    /// Makes the missing shares of a stored file again. `source` is its ciphertext.
     ///
     /// # Errors
-    /// [`PutError`] if the source cannot be read, or is not what the cap vouches for.
+    /// [`PutError::Source`] if the source cannot be read, or does not have the hashes that the cap vouches for;
+    /// [`PutError::Unhappy`] or [`PutError::Unreadable`] if too few servers hold shares afterwards;
+    /// [`PutError::Interrupted`] if the run was stopped.
     pub async fn repair(
         &self,
         source: Source,

@@ -1,8 +1,9 @@
-//! What a run with a grid tells the verdict: stages of our own, and each server with the path to it.
+//! Input of the verdict for a run with a grid: our own stages, and each server with the path to it.
 //!
-//! What is near is judged by the engine (processors, source disk: see [`fullbore_engine::verdict`]); what is
-//! far by how each server's time divides ([`super::gbs::flow::Times`]), in [`fullbore_engine::verdict::remote`]. A server's
-//! processor is not seen from here: what is named is that it had everything and did not answer.
+//! The engine judges local limits (processors, source disk: see [`fullbore_engine::verdict`]).
+//! [`fullbore_engine::verdict::remote`] judges remote ones by how each server's time divides
+//! ([`super::gbs::flow::Times`]). A server's processor cannot be seen from here. The verdict only says that it had
+//! everything and did not answer.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use fullbore_engine::verdict::thresholds::{SLIGHT, SLOW_START_TRIPS};
 use super::gbs::flow::{FlowReading, Sending};
 use super::upload::produce::Costs;
 
-/// What is known of a run at its end.
+/// Measurements of a run at its end.
 #[derive(Debug, Clone, Default)]
 pub struct Facts {
     /// Duration of the run.
@@ -32,26 +33,26 @@ pub struct Facts {
     pub download: Option<DownloadCosts>,
     /// Name and measurements of each server.
     pub servers: Vec<(String, FlowReading)>,
-    /// A limit on the rate was asked for: bytes per second.
+    /// Rate limit in bytes per second, if one was set.
     pub rate_limit: Option<u64>,
-    /// Bytes of shares that were put, or of content that was got.
+    /// Bytes of shares put, or of content got.
     pub moved_bytes: u64,
-    /// What the engine's sampler found.
+    /// The verdict of the engine's sampler.
     pub engine: Option<engine::Verdict>,
 }
 
-/// The stages of a download: time that they worked.
+/// Busy times of the stages of a download.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DownloadCosts {
     /// Waiting for the next cap, with nothing else to do.
     pub source: Duration,
-    /// Decoding, checking and decrypting segments: all threads of the pool together.
+    /// Decoding, checking and decrypting segments, over all threads of the pool.
     pub decode: Duration,
     /// Writing the content.
     pub target: Duration,
 }
 
-/// Names the part that limited the run.
+/// Judges which part limited the run.
 pub fn judge(facts: &Facts) -> VerdictReport {
     let peer = |(name, server): &(String, FlowReading)| Peer {
         name: name.clone(),
@@ -74,7 +75,7 @@ pub fn judge(facts: &Facts) -> VerdictReport {
     VerdictReport { evidence: evidence(facts), advice: advice(facts), ..remote::judge(&work) }
 }
 
-/// A part of the wall time.
+/// A time as a fraction of the wall time.
 fn share(facts: &Facts, time: Duration) -> f64 {
     time.as_secs_f64() / facts.wall.as_secs_f64().max(f64::EPSILON)
 }
@@ -89,7 +90,7 @@ fn evidence(facts: &Facts) -> Vec<String> {
     for (name, server) in &facts.servers {
         let answers = u32::try_from(server.answers.max(1)).unwrap_or(u32::MAX);
         let mut line = format!(
-            "server {name}: round trip {} ms, {} over {}, turn-around {} ms each, path {} %, server {} %",
+            "server {name}: round trip {} ms, {} over {}, server latency {} ms each, path {} %, server {} %",
             ms(server.round_trip),
             several(server.answers, "answer", "answers"),
             several(server.connections, "connection", "connections"),
@@ -128,7 +129,7 @@ fn advice(facts: &Facts) -> String {
     String::new()
 }
 
-/// Our own stages. Encoding waits for servers while it waits for memory; that is not counted here.
+/// The local stages. Encoding that waits for memory waits for servers; that time is not counted here.
 fn stages(facts: &Facts) -> Vec<Stage> {
     let stage = |name, busy, threads| Stage { name, busy, threads };
     match &facts.download {
@@ -176,7 +177,7 @@ mod tests {
     fn each_server_is_told_with_its_times_and_each_stage_with_its_threads() {
         let slow = |path, turn| facts(vec![server("a", 50, 50), server("b", path, turn), server("c", 60, 60)]);
         let verdict = judge(&slow(100, 850));
-        assert_eq!((verdict.limit.as_str(), verdict.share), ("server b (turn-around)", 0.85));
+        assert_eq!((verdict.limit.as_str(), verdict.share), ("server b (server latency)", 0.85));
         assert_eq!(verdict.evidence.len(), 3);
         assert_eq!(judge(&slow(850, 100)).limit, "server b (path)");
         let alike = facts(vec![server("a", 900, 50), server("b", 800, 50), server("c", 850, 60)]);
@@ -191,7 +192,7 @@ mod tests {
         assert_eq!(judge(&disk).limit, "our side (source)");
         assert_eq!(
             judge(&Facts { rate_limit: Some(10), moved_bytes: 9, ..slow(100, 850) }).limit,
-            "server b (turn-around)"
+            "server b (server latency)"
         );
     }
 
@@ -203,6 +204,6 @@ mod tests {
         assert_eq!(of(DownloadCosts { target: busy, ..DownloadCosts::default() }, idle()), "our side (target)");
         assert_eq!(of(DownloadCosts { source: busy, ..DownloadCosts::default() }, idle()), "our side (source)");
         assert_eq!(of(DownloadCosts { decode: busy, ..DownloadCosts::default() }, idle()), "mixed", "of two threads");
-        assert_eq!(of(DownloadCosts::default(), server("b", 100, 850)), "server b (turn-around)");
+        assert_eq!(of(DownloadCosts::default(), server("b", 100, 850)), "server b (server latency)");
     }
 }

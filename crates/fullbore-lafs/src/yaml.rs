@@ -1,53 +1,53 @@
-//! As much of YAML as the files of a Tahoe-LAFS node hold: maps, lists and texts.
+//! The part of YAML that the files of a Tahoe-LAFS node use: maps, lists and texts.
 //!
-//! The stock client writes them with a YAML library and no tags. Scalars stay texts here: whoever reads one
-//! knows what it should be. Nesting, size and repeated parts (aliases) are bounded, since announcements come
-//! from the network.
+//! The stock client writes them with a YAML library and no tags. Scalars stay texts: the caller knows what they should
+//! be. Nesting and size are bounded, and repeated parts (aliases) refused, since announcements come from the network.
 
 use saphyr_parser::{Event, Parser};
 
-/// Values in one document. A grid of 10,000 servers has some 300,000.
+/// Most values in one document. A grid of 10,000 servers has some 300,000.
 const VALUES_MAX: usize = 2_000_000;
 
-/// Levels of maps and lists. A list of announcements has 5.
+/// Most levels of maps and lists. A list of announcements has 5.
 const DEPTH_MAX: usize = 32;
 
-/// A value.
+/// A value of a YAML document.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Yaml {
-    /// Anything that is neither map nor list.
+pub(crate) enum Yaml {
+    /// A scalar of any type.
     Text(String),
-    /// A list.
+    /// A list of values.
     List(Vec<Yaml>),
     /// A map, in the order of the file.
     Map(Vec<(Yaml, Yaml)>),
 }
 
-/// What is wrong with a file.
+/// Why a text cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum YamlError {
     /// Not YAML.
     #[error("not YAML: {reason}")]
     Syntax {
-        /// What the parser objects to.
+        /// The parser's error.
         reason: String,
     },
     /// Too many values or levels.
     #[error("more than {VALUES_MAX} values, or {DEPTH_MAX} levels of them")]
     TooLarge,
-    /// A part that refers to another.
+    /// An alias, which refers to another part.
     #[error("aliases (*name) are not supported: repeat the part")]
     Alias,
 }
 
 impl Yaml {
-    /// Reads the first document; an empty one is an empty text.
+    /// Parses the first document; an empty text gives an empty [`Yaml::Text`].
     ///
     /// # Errors
-    /// [`YamlError`] if the text is not YAML, has an alias, or exceeds the bounds of values and levels.
-    pub fn parse(text: &str) -> Result<Yaml, YamlError> {
-        // Maps and lists that are open, with the key that waits for its value.
+    /// [`YamlError::Syntax`] if the text is not YAML; [`YamlError::Alias`] for an alias; [`YamlError::TooLarge`] for
+    /// too many values or levels.
+    pub(crate) fn parse(text: &str) -> Result<Yaml, YamlError> {
+        // Open maps and lists, with the key that waits for its value.
         let mut open: Vec<(Yaml, Option<Yaml>)> = Vec::new();
         let mut values = 0;
         for event in Parser::new_from_str(text) {
@@ -90,29 +90,29 @@ impl Yaml {
         Ok(Yaml::Text(String::new()))
     }
 
-    /// The value of a key of a map.
-    pub fn get(&self, key: &str) -> Option<&Yaml> {
+    /// The value of a key, if this is a map that has it.
+    pub(crate) fn get(&self, key: &str) -> Option<&Yaml> {
         self.entries().iter().find(|(name, _)| name.text() == Some(key)).map(|(_, value)| value)
     }
 
-    /// The text, if it is one.
-    pub fn text(&self) -> Option<&str> {
+    /// The text, if this is one.
+    pub(crate) fn text(&self) -> Option<&str> {
         match self {
             Yaml::Text(text) => Some(text),
             _ => None,
         }
     }
 
-    /// The list, empty if it is none.
-    pub fn list(&self) -> &[Yaml] {
+    /// The list; empty if this is not one.
+    pub(crate) fn list(&self) -> &[Yaml] {
         match self {
             Yaml::List(list) => list,
             _ => &[],
         }
     }
 
-    /// Keys and values, none if it is no map.
-    pub fn entries(&self) -> &[(Yaml, Yaml)] {
+    /// Keys and values; empty if this is not a map.
+    pub(crate) fn entries(&self) -> &[(Yaml, Yaml)] {
         match self {
             Yaml::Map(map) => map,
             _ => &[],
@@ -126,7 +126,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn reads_what_a_node_writes() {
+    fn files_that_a_node_writes_are_read() {
         let text = "- ann:\n    anonymous-storage-NURLs:\n    - pb://x@h:1/s#v=1\n    nickname: ''\n    n: 5\n  key_s: v0-abc\n- {}\n";
         let yaml = Yaml::parse(text).unwrap();
         let first = &yaml.list()[0];
@@ -147,7 +147,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_makes_it_panic(text in "[-:a-z{}\\[\\], \n\"'&*|>#!?]{0,60}") {
+        fn nothing_makes_the_parser_panic(text in "[-:a-z{}\\[\\], \n\"'&*|>#!?]{0,60}") {
             let _ = Yaml::parse(&text);
         }
     }

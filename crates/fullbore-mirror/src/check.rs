@@ -1,7 +1,8 @@
 //! `fullbore check`: compares an archive, on disk or in a bucket, with its signed indexes.
 //!
-//! Reading is local (`local`): the signatures, the indexes, then size and hash of every file, or of a random share. With
-//! `--repair`, missing and wrong files are fetched as by a mirror run: no file gets its name before its hash is right.
+//! The module `local` compares without the network: the signatures, the indexes, then size and hash of every file, or
+//! of a random share. With `--repair`, missing and wrong files are fetched as in a mirror run: no file gets its name
+//! before its hash is verified.
 
 mod findings;
 mod local;
@@ -41,7 +42,7 @@ use crate::settings::CheckSettings;
 use findings::{Fault, Findings, Problem, SuiteFault};
 use local::{CheckError, Options};
 
-/// Problems named in an error; the report has more.
+/// Number of problems named in an error; the report has all of them.
 const PROBLEMS_NAMED: usize = 10;
 
 /// Checks an archive, and repairs it if the settings say so.
@@ -49,7 +50,9 @@ const PROBLEMS_NAMED: usize = 10;
 /// # Errors
 /// - [`ErrorKind::Verification`]: files are missing or wrong, or still are after a repair;
 /// - [`ErrorKind::Usage`]: not an archive, or no known address to repair from;
-/// - [`ErrorKind::Locked`], [`ErrorKind::Disk`], [`ErrorKind::Interrupted`].
+/// - [`ErrorKind::Locked`]: another run works in the directory;
+/// - [`ErrorKind::Disk`]: a file cannot be read or written;
+/// - [`ErrorKind::Interrupted`]: a signal.
 pub fn run(settings: &CheckSettings, events: &mut dyn Events) -> Result<Report, CommandError> {
     attempt(settings, events).map_err(|error| error.within(&settings.dir))
 }
@@ -64,7 +67,7 @@ fn attempt(settings: &CheckSettings, events: &mut dyn Events) -> Result<Report, 
         return compare(settings, directories, &ledger, events);
     };
     let result = compare(settings, directories, &ledger, events);
-    // A lock that was not given back is over in two minutes.
+    // A lock that cannot be released expires after two minutes.
     let _ = bucket.release();
     result.map_err(|error| bucket.explain(error))
 }
@@ -76,8 +79,9 @@ enum CheckLock {
     None,
 }
 
-/// Takes the lock: a run in progress changes what is checked, and repairs change it themselves. In a tree of others there
-/// are no runs, and a check leaves nothing behind. A tree that we may only read can be checked, not repaired.
+/// Takes the lock, because a run in progress changes the checked files, and a repair changes them itself. A tree of
+/// other tools has no fullbore runs, and a check leaves nothing behind in it. A tree that this user may only read can
+/// be checked, but not repaired.
 fn take_lock(settings: &CheckSettings, directories: &Directories) -> Result<CheckLock, CommandError> {
     if let Some(bucket) = &directories.bucket {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
@@ -118,7 +122,7 @@ fn compare(
     let mut warnings = Vec::new();
     let mut state = match State::open(&directories.own, &boot_id()) {
         Ok(state) => state,
-        // Another user's mirror: its `.fullbore` is closed to us, the tree is not.
+        // The mirror of another user: its `.fullbore` is closed to this user, but the tree is not.
         Err(StateError::File(error))
             if matches!(lock, CheckLock::None) && error.kind() == Some(ErrorOf::PermissionDenied) =>
         {
@@ -172,7 +176,7 @@ fn compare(
     let lines: Vec<String> = refused.into_iter().chain(left.iter().map(|problem| problem.to_string())).collect();
     let report = Report { summary, timeline };
     match full {
-        // Nothing is known to be wrong: the file could not be read.
+        // A local error: nothing is known to be wrong, but a file could not be read.
         Some(error) => Err(disk(error).with_report(report)),
         None if lines.is_empty() => Ok(report),
         None => Err(damaged(&lines, hint(settings, &findings, &left), settings).with_report(report)),
@@ -296,7 +300,8 @@ fn summary(findings: &Findings) -> Summary {
     summary
 }
 
-/// Bytes of files for a bucket that are in the temporary directory at once; a larger one is there alone. A guess.
+/// Maximum size of the files for a bucket that are in the temporary directory at once. A larger file is there alone. A
+/// guess.
 const BATCH_BYTES_MAX: u64 = 1 << 30;
 
 /// Repairs links and content; returns the repaired paths. A wrong file keeps its name until the right one replaces it.
@@ -311,14 +316,14 @@ fn repair(
     let tree = directories.tree.clone();
     let mut repaired = Vec::new();
     if tree.links_are_copies() {
-        // Copies of what is still wrong would be wrong as well.
+        // Copies come last: a copy of a wrong file would be wrong as well.
         repair_content(settings, directories, state, findings, &mut repaired, summary, events)?;
         repair_aliases(&*tree, state, findings, &mut repaired, events)?;
         return Ok(repaired);
     }
     for problem in &findings.problems {
         if let Fault::Link { target, .. } = &problem.fault {
-            // A directory in the way is somebody's, and stays.
+            // A directory in its place belongs to somebody else, and stays.
             if tree.symlink(target, &problem.path).is_ok() {
                 events.emit(Event::Repaired { path: problem.path.clone(), bytes: 0 });
                 repaired.push(problem.path.clone());
@@ -329,8 +334,8 @@ fn repair(
     Ok(repaired)
 }
 
-/// Makes the aliases of a bucket again that are not as their suites are now. Those of a suite of which something is still
-/// wrong stay as they are: they may be better.
+/// Makes those aliases of a bucket anew that differ from their suites. The aliases of a suite that still has problems
+/// stay as they are, because they may be better than it.
 fn repair_aliases(
     tree: &dyn Tree,
     state: &State,
@@ -341,7 +346,7 @@ fn repair_aliases(
     let suites = &state.header.suites;
     let lost = broken_links(tree, suites).map_err(|error| disk(&error))?;
     let mut aliases: BTreeMap<&str, &str> = lost.iter().map(|lost| (lost.link, lost.target)).collect();
-    // A copy of a wrong index of the right size is not seen by its size.
+    // The copy of a wrong index may have the right size, so its size does not show that it is wrong.
     for suite in suites.iter().filter(|suite| !suite.retired) {
         let target = link_target(&suite.directory);
         if !repaired.iter().any(|path| is_within(path, &format!("dists/{target}"))) {
@@ -360,7 +365,7 @@ fn repair_aliases(
             .iter()
             .any(|problem| is_within(&problem.path, &from) && !repaired.contains(&problem.path))
             || findings.suites.iter().any(|suite| is_within(&suite.directory, &from) && suite.release.is_err());
-        // A directory in the way is somebody's, and stays.
+        // A directory in its place belongs to somebody else, and stays.
         if is_wrong || tree.symlink(target, link).is_err() {
             continue;
         }
@@ -385,7 +390,7 @@ fn repair_content(
     let started = Instant::now();
     let (own, tree) = (directories.own.clone(), directories.tree.clone());
     let names = Names { tree: tree.clone(), bucket: directories.bucket.clone() };
-    // Fetching again does not repair an index that is as signed and cannot be parsed.
+    // An index that is as signed but cannot be parsed is not repaired by fetching it again.
     let (mut wrong, mut here) = (Vec::<&Problem>::new(), Vec::new());
     for problem in findings.problems.iter().filter(|problem| problem.fault.is_of_content()) {
         match is_here(&own, &*tree, problem)? {
@@ -444,7 +449,8 @@ fn repair_content(
     Ok(())
 }
 
-/// The files to fetch, so that those of a bucket need little room here. A directory needs the room anyway.
+/// Divides the files to fetch into batches, so that the files for a bucket need little local space. In a directory the
+/// files stay anyway.
 fn batches(wanted: Vec<IndexDownload>, is_bucket: bool) -> Vec<Vec<IndexDownload>> {
     let mut batches: Vec<Vec<IndexDownload>> = Vec::new();
     let mut bytes = 0_u64;
@@ -461,14 +467,15 @@ fn batches(wanted: Vec<IndexDownload>, is_bucket: bool) -> Vec<Vec<IndexDownload
     batches
 }
 
-/// Where right content gets the names of wrong content.
+/// Gives verified content the names of wrong content.
 struct Names {
     tree: Arc<dyn Tree>,
     bucket: Option<Arc<BucketMirror>>,
 }
 
 impl Names {
-    /// Gives stored content its names, and notes the repaired paths. Returns the problems whose paths cannot be written.
+    /// Gives stored content its names, and adds the repaired paths to `repaired`. Returns the problems whose paths
+    /// cannot be written.
     fn give<'p>(
         &self,
         problems: &[(&'p Problem, u64)],
@@ -484,8 +491,8 @@ impl Names {
         for (problem, bytes) in problems {
             if self.bucket.is_none() {
                 match self.tree.give_stored(problem.sha256, &problem.path) {
-                    // A `fullbore mirror` run puts directories in the place of links; what lies behind is not ours to
-                    // change.
+                    // The path leads through a link, and its target must not be changed. A `fullbore mirror` run
+                    // replaces such links by directories.
                     Err(FileError::Symlink { .. }) => {
                         left.push(*problem);
                         continue;
@@ -500,16 +507,18 @@ impl Names {
     }
 }
 
-/// The size of an index that another of its names has, or the store of files by hash.
+/// Size of an index whose content is here under another of its names, or in the store of files by hash. `None` if it is
+/// not.
 fn is_here(own: &Root, tree: &dyn Tree, problem: &Problem) -> Result<Option<u64>, StateError> {
     let (Some(names), Some(size)) = (&problem.names, problem.size) else { return Ok(None) };
     let is_here = store::verify(own, problem.sha256, size)? || names.adopt(tree, problem.sha256, size)?;
     Ok(is_here.then_some(size))
 }
 
-/// The paths of a file on the mirrors. An index has its by-hash path first: its own name may hold a newer one by now.
+/// Paths of a file on the mirrors. For an index the by-hash path comes first, because the plain path may hold a newer
+/// index by now.
 fn remote_names(problem: &Problem) -> (String, Option<String>) {
-    // A mirror has no snapshots, and perhaps still the indexes of one.
+    // Mirrors have no snapshots, but may still have the indexes of one.
     let path = |path: &String| snapshots::in_archive(path).unwrap_or_else(|| path.clone());
     match problem.names.as_ref().and_then(|names| Some((names.by_hash.first()?, &names.canonical))) {
         Some((by_hash, canonical)) => (path(by_hash), Some(path(canonical))),

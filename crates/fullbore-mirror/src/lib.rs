@@ -1,5 +1,5 @@
-//! Debian archives as trees of files: mirrored from several servers at once, verified by their signatures, published
-//! in one step, and checked later.
+//! Debian archives as trees of files: mirrored from several servers at once, verified by their signatures, published in
+//! one step, and checked later.
 //!
 //! [`mirror::run`] makes or updates a mirror, [`check::run`] reads a tree again and can repair it. Both take plain
 //! settings and an [`Events`](fullbore_engine::run::events::Events) that receives their progress. They return a
@@ -24,6 +24,7 @@
 //! ```
 
 #![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
 
 pub mod check;
 pub mod mirror;

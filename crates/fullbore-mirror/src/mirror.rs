@@ -1,8 +1,13 @@
-//! `fullbore mirror`: one archive, from several servers, into a directory.
+//! `fullbore mirror`: mirrors one archive from several servers into a directory or a bucket.
 //!
-//! [`run`] does it in order: the signed Releases (`offer`), their indexes (`indexes`), the plan less the present files
-//! (`pool`), the missing files, one sync, the new names (`publish`), the state, trace files, deletions. No published
-//! name changes before everything is verified and on disk.
+//! [`run`] goes through these steps:
+//!
+//! 1. fetch the signed Releases (`offer`) and their indexes (`indexes`), which make the plan;
+//! 2. subtract the present files from the plan (`pool`), and fetch the missing ones (`fetch_files`);
+//! 3. sync once, and give the new names (`publish`);
+//! 4. write the state (`commit`) and the trace files, and delete expired files (`clean`).
+//!
+//! No published name changes before all content is verified and on disk.
 
 mod alternatives;
 pub(crate) mod batch;
@@ -89,19 +94,20 @@ use subtract::{FileSet, LoggedFile, Tally};
 use tree::Tree;
 use work::pins::{self, Pins};
 
-/// Largest number of rounds of one run, if it is told again and again that the archive has changed.
+/// Maximum number of rounds of one run while pushes keep reporting that the archive has changed.
 const ROUNDS_MAX: u32 = 3;
 
-/// Makes or updates a mirror.
+/// Makes or updates a mirror of one archive.
 ///
 /// # Errors
 /// - [`ErrorKind::Usage`]: an address, a snapshot name or a selection that the archive does not have;
 /// - [`ErrorKind::Locked`]: another run works in the directory;
 /// - [`ErrorKind::Network`], [`ErrorKind::Stale`], [`ErrorKind::Verification`]: no usable Release or index;
 /// - [`ErrorKind::Partial`]: some files are missing, or the delete guard refused;
-/// - [`ErrorKind::Disk`], [`ErrorKind::Interrupted`].
+/// - [`ErrorKind::Disk`]: a file cannot be read or written, or the disk is too small;
+/// - [`ErrorKind::Interrupted`]: a signal.
 ///
-/// The tree as published before stays intact.
+/// The previously published tree stays intact.
 pub fn run(settings: &MirrorSettings, events: &mut dyn Events) -> Result<Report, CommandError> {
     attempt(settings, events).map_err(|error| error.within(&settings.dir))
 }
@@ -113,7 +119,7 @@ fn attempt(settings: &MirrorSettings, events: &mut dyn Events) -> Result<Report,
         let bucket = BucketMirror::open(store, &suites, &Ledger::off())?;
         (Directories::of_bucket(bucket), None)
     } else if settings.dry_run {
-        // No lock: a dry run writes nothing, and may have no right to.
+        // Without a lock: a dry run writes nothing, and may lack the permission.
         let directories = Directories::untouched(&settings.dir, &std::env::temp_dir()).map_err(|error| disk(&error))?;
         (directories, None)
     } else {
@@ -133,8 +139,7 @@ fn attempt(settings: &MirrorSettings, events: &mut dyn Events) -> Result<Report,
     }
     let mut result = walk_with_others(settings, &mut session, &stop, &mut report, events);
     for _ in 1..ROUNDS_MAX {
-        // A push arrived during this round: its result may be outdated already (ftpsync).
-        // Nobody pushes into a bucket.
+        // A push arrived during this round, so its result may be outdated already (ftpsync). Buckets get no pushes.
         let done = !settings.publishes() || bucket.is_some() || result.is_err();
         if done || !trace_files::take_update_required(&*session.tree, &report.host).unwrap_or(false) {
             break;
@@ -166,7 +171,7 @@ fn attempt(settings: &MirrorSettings, events: &mut dyn Events) -> Result<Report,
     }
 }
 
-/// In a bucket, a suite that is published among the snapshots would damage them.
+/// In a bucket, refuses a suite that would be published among the snapshots and damage them.
 fn is_no_snapshot(suite: &str) -> Result<(), CommandError> {
     let directory = match suite.ends_with('/') {
         true => suite.trim_start_matches("./").trim_end_matches('/').to_owned(),
@@ -181,7 +186,8 @@ fn is_no_snapshot(suite: &str) -> Result<(), CommandError> {
     .hint("mirror this suite into a directory"))
 }
 
-/// One round. If the archive replaced a file that a suite of another run names too, another round includes that suite.
+/// Runs one round. If the archive replaced a file that a suite of another run also names, another round includes that
+/// suite.
 fn walk_with_others(
     settings: &MirrorSettings,
     session: &mut Session,
@@ -191,7 +197,7 @@ fn walk_with_others(
 ) -> Result<(), CommandError> {
     let mut settings = settings.clone();
     let mut outcome = walk(&settings, session, stop, report, events);
-    // Each time with one more of the suites that the state knows.
+    // Each further round includes one more suite that the state knows.
     let mut added: Option<String> = None;
     while let Err(Failure::Replaced(replaced)) = outcome {
         let Replaced { path, suite, source: Some(source), .. } = *replaced else {
@@ -212,7 +218,7 @@ fn walk_with_others(
     outcome.map_err(Failure::into_command)
 }
 
-/// One round, in order.
+/// Runs the steps of one round, in order.
 fn walk(
     settings: &MirrorSettings,
     session: &mut Session,
@@ -241,14 +247,14 @@ fn walk(
     report.offered(&offers);
     if offers.iter().any(|offer| offer.overtaken) {
         state.overtaken = true;
-        // Files that it had begun to delete may be wanted again.
+        // Files of a deletion that was begun may be wanted again.
         if state.header.removal == state::Removal::Begun {
             state.header.removal = state::Removal::None;
         }
     }
     let due = settings.keep.clean != Clean::Nothing && state.header.clean_due.is_some_and(|due| due <= now);
     let news = |offer: &OfferedSuite| {
-        // A run is finished even if another one has published its Release already.
+        // A plan is finished even if another run has already published its Release.
         let is_finished = settings.finish.is_some();
         let is_to_be_mended = state.suite(&offer.layout.directory).is_some_and(|suite| suite.mend_until.is_some());
         let is_asked_for = due || is_finished || is_to_be_mended || settings.keep.clean == Clean::Untracked;
@@ -316,7 +322,7 @@ fn walk(
     let planned = indexes::plan(settings, &offers, &suites, &ids, refused, session, stop, events)?;
     let indexes::Planned { plan, left_out: odd, refused } = planned;
     if refused.len() == offers.len() {
-        // Nothing is left to be published.
+        // Nothing is left to publish.
         let errors = refused.into_iter().map(|(_, error)| error).chain(unusable);
         let error = offer::together(errors.collect()).expect("there is an offer, and each has an error");
         return Err(error.context(offer::NOTHING_PUBLISHED).into());
@@ -329,7 +335,7 @@ fn walk(
     let signed: Vec<(SuiteId, bool)> = ids.iter().copied().zip(offers.iter().map(|offer| offer.signed)).collect();
     let in_conflict = |conflict: &Conflict| Failure::of(conflict, settings, &offers);
     let warn = &mut |line| report.warn(events, line);
-    // A worker may have stored them and then died, and its credentials may be others': their content is compared.
+    // A worker may have stored these files and then died. Its credentials may differ, so their content is compared.
     let stored = pins.stored_files(&*tree)?;
     session.logged.extend(stored.into_iter().map(|file| (file, false)));
     let mut wanted = pool::need(&plan, &state, session, &signed, &in_conflict, stop, warn)?;
@@ -415,20 +421,20 @@ fn walk(
     Ok(report.left_out(left_out)?)
 }
 
-/// The inputs of publishing.
+/// Inputs of publishing that all steps share.
 struct Run<'a> {
     settings: &'a MirrorSettings,
     plan: &'a Plan,
     offers: &'a [OfferedSuite],
     suites: &'a [SuiteIndexes],
     ids: &'a [SuiteId],
-    /// Suites that cannot be published, by their place.
+    /// Suites that cannot be published, by their place among the offers.
     refused: &'a [(usize, CommandError)],
-    /// Plans that workers have.
+    /// Plans of unfinished runs, which workers may be using.
     pins: &'a Pins,
-    /// The state's list could not be read to its end.
+    /// Whether the state's list could not be read to its end.
     is_damaged: bool,
-    /// Images that no mirror has, in order.
+    /// Installer images that no mirror has, in order.
     skipped: &'a [FileId],
     now: i64,
 }
@@ -456,7 +462,7 @@ impl Run<'_> {
             .subtraction
             .replacements(self.plan)
             .partition(|id| self.plan.file(*id).suites.iter().any(is_published));
-        // Their paths still hold the old content.
+        // The paths of these files still hold the old content.
         waiting.into_iter().for_each(|id| wanted.subtraction.done.remove(id));
         let mut names = publish::names(tree, &publications, &state.header.suites, self.plan, replaced)
             .map_err(|error| disk(&error))?;
@@ -464,7 +470,7 @@ impl Run<'_> {
         session.sync.device(|| session.destination.publish(&names)).map_err(|error| disk(&error))?;
         let left = session.directories.bucket.as_ref().map(|bucket| bucket.tree.take_left()).unwrap_or_default();
         for directory in left {
-            report.warn(events, format!("{directory} is another program's directory: it stays, and is no alias"));
+            report.warn(events, format!("{directory} is another program's directory: it stays, and is not an alias"));
         }
 
         let (foreign, clean) = self.others(tree, &state, &complete, report, events);
@@ -508,7 +514,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// After damage of the list: notes in the state of which suites it cannot tell all files, all but the published ones.
+    /// Notes, after damage of the list, which suites it does not list completely: all but the published ones.
     fn note_damage(&self, state: &mut State, published: &dyn Fn(usize) -> bool) {
         if self.is_damaged {
             let published = (0..self.ids.len()).filter(|place| published(*place)).map(|place| self.ids[place]);
@@ -516,8 +522,8 @@ impl Run<'_> {
         }
     }
 
-    /// The suites of other tools in the directory, and whether files may be deleted: not if those suites cannot be read. A
-    /// suite that this run does not publish is still that of whoever made it.
+    /// Finds the suites of other tools in the directory. Also returns whether files may be deleted, which an unreadable
+    /// suite forbids. A suite that this run does not publish still belongs to its tool.
     fn others(
         &self,
         tree: &dyn Tree,
@@ -540,7 +546,7 @@ impl Run<'_> {
         }
     }
 
-    /// Untracked files to delete: none while clients of an earlier, unknown state may still need them.
+    /// Finds untracked files to delete: none while clients of an earlier, unknown state may still need them.
     fn untracked(
         &self,
         tree: &dyn Tree,
@@ -551,12 +557,12 @@ impl Run<'_> {
         if suites.iter().any(|suite| suite.is_adopted_lately(&self.settings.keep.retention, self.now)) {
             return Ok(Vec::new());
         }
-        // The files of odd entries and of excluded packages are named, too.
+        // The files of odd entries and of excluded packages are named as well.
         let is_named = |path: &str| named_elsewhere(path) || self.plan.leaves_out(path);
         clean::find_untracked(tree, known, suites, &is_named).map_err(|error| disk(&error))
     }
 
-    /// Says why `--clean-foreign` does not delete yet, in the run that adopts a suite.
+    /// Warns, in the run that adopts a suite, that `--clean-foreign` does not delete yet.
     fn tell_of_adopted(&self, suites: &[SuiteRecord], report: &mut ReportBuilder, events: &mut dyn Events) {
         let retention = self.settings.keep.retention;
         let adopted = suites.iter().find(|suite| {
@@ -611,7 +617,7 @@ impl Run<'_> {
         }
     }
 
-    /// The files of one suite, for publishing.
+    /// Collects the files of one suite for publishing.
     fn publication(&self, session: &Session, position: usize) -> Result<Publication, CommandError> {
         let offer = &self.offers[position];
         let mut stored = BTreeMap::new();
@@ -685,25 +691,25 @@ impl Run<'_> {
         }
     }
 
-    /// Whether files of a suite are not there, as no mirror has them.
+    /// Whether the suite lacks files that no mirror has.
     fn lacks_files(&self, place: usize, done: &FileSet) -> bool {
         let is_lacking = |id: FileId| !done.contains(id) && self.skipped.binary_search(&id).is_err();
         self.plan.files().any(|file| file.suites.contains(&self.ids[place]) && is_lacking(file.id))
     }
 
-    /// Whether a suite cannot be published for what its Release or its indexes say.
+    /// Whether the Release or the indexes of a suite prevent its publication.
     fn is_refused(&self, place: usize) -> bool {
         self.refused.iter().any(|(refused, _)| *refused == place)
     }
 
-    /// Whether all files of a suite are there.
+    /// Whether all files of a suite are present.
     fn is_complete(&self, position: usize, result: &FetchResult) -> bool {
         !self.is_refused(position)
             && !result.incomplete.contains(&self.ids[position])
             && self.suites[position].missing().is_none()
     }
 
-    /// Writes the trace files, which say when the mirror was last complete.
+    /// Writes the trace files, which tell when the mirror was last complete.
     fn finish(
         &self,
         session: &Session,
@@ -721,7 +727,7 @@ impl Run<'_> {
     }
 }
 
-/// Checked first, so that a run does not fail at its end.
+/// Checks the name of the snapshot before the run, which would otherwise fail at its end.
 fn snapshot_name_is_free(settings: &MirrorSettings, directories: &Directories) -> Result<(), CommandError> {
     let Some(name) = &settings.snapshot else { return Ok(()) };
     match &directories.bucket {
@@ -739,7 +745,7 @@ fn no_snapshot(error: SnapshotError) -> CommandError {
     }
 }
 
-/// Makes the snapshot of the last round, if that is complete.
+/// Makes the snapshot after the last round, if that is complete.
 fn snapshot_of(
     settings: &MirrorSettings,
     session: &Session,
@@ -773,7 +779,7 @@ fn snapshot_of(
     sync(session)
 }
 
-/// Marks the tree as being changed, as ftpsync does, until dropped. Only a killed run leaves the mark.
+/// Marks the tree as being changed, as ftpsync does, until dropped. The mark of a killed run stays.
 struct InProgress {
     tree: Arc<dyn Tree>,
     host: String,
@@ -790,7 +796,7 @@ impl InProgress {
 
 impl Drop for InProgress {
     fn drop(&mut self) {
-        // A mark that cannot be removed is right: the disk is at fault.
+        // If the mark cannot be removed, it is still true: the disk fails.
         let _ = trace_files::unmark_in_progress(&*self.tree, &self.host);
     }
 }

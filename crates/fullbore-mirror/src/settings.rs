@@ -23,11 +23,11 @@ pub use filters::Filters;
 /// Settings of one mirror: one archive in one directory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MirrorSettings {
-    /// Its name in reports and metrics: the section of the settings file, or the part of `--sources`.
+    /// Name of the mirror in reports and metrics: the section of the settings file, or the part of `--sources`.
     pub name: Option<String>,
-    /// The directory that will hold `dists/`; absolute.
+    /// Absolute path of the directory that will contain `dists/`.
     pub dir: PathBuf,
-    /// The bucket that will hold the mirror, in place of the directory; `dir` is its address then.
+    /// Bucket for the mirror, in place of a directory; then `dir` is its address.
     pub store: Option<MirrorStore>,
     /// Addresses of the archive (`http://` or `https://`, without a slash at the end). The first
     /// is the origin. Never empty.
@@ -44,9 +44,9 @@ pub struct MirrorSettings {
     pub without: Vec<Kind>,
     /// Languages of translated descriptions; empty: all.
     pub languages: Vec<String>,
-    /// Accept a Release whose `Valid-Until` has passed; each use is a warning.
+    /// Whether a Release is accepted after its `Valid-Until`; each such Release causes a warning.
     pub ignore_valid_until: bool,
-    /// Publish without files that no mirror has; they are named at the end.
+    /// Whether to publish without files that no mirror has; they are named at the end.
     pub ignore_missing: bool,
     /// Which files stay and which may be deleted.
     pub keep: Keep,
@@ -58,13 +58,13 @@ pub struct MirrorSettings {
     pub snapshot: Option<String>,
     /// In a bucket, whether the snapshot has copies of all files, and not of the indexes alone.
     pub snapshot_full: bool,
-    /// Only report the plan; write nothing.
+    /// Whether only to report the plan, and to write nothing.
     pub dry_run: bool,
-    /// Only store the plan, for workers; needs `store`.
+    /// Whether only to store the plan, for workers; needs `store`.
     pub pin: bool,
-    /// Finish the run whose plan has this name: with the next publication its plan is removed; needs `store`.
+    /// Run to finish, by the name of its plan: the next publication removes the plan. Needs `store`.
     pub finish: Option<RunId>,
-    /// The queue through which other machines store files of this run; needs `store`.
+    /// Queue through which other machines store files of this run; needs `store`.
     pub fleet: Option<FleetSettings>,
     /// Name of this mirror in its trace files; `None`: the machine's host name.
     pub trace_host: Option<String>,
@@ -75,7 +75,8 @@ pub struct MirrorSettings {
 }
 
 impl MirrorSettings {
-    /// A mirror of `source` from `origin` in the absolute directory `dir`, with the defaults of `fullbore mirror`.
+    /// Settings for mirroring `source` from `origin` into the absolute directory `dir`, with the defaults of `fullbore
+    /// mirror`.
     pub fn new(dir: impl Into<PathBuf>, origin: impl Into<String>, source: SourceSpec) -> MirrorSettings {
         MirrorSettings {
             name: None,
@@ -111,11 +112,11 @@ impl MirrorSettings {
         self.origins.iter().take(used)
     }
 
-    /// Addresses, without credentials, of the mirrors that other machines may fetch from. A worker signs for no address
-    /// that it did not get from its own user, so buckets are not among them.
+    /// Addresses, without credentials, of the mirrors that workers may fetch from. Buckets are left out, because a
+    /// worker signs requests only to addresses from its own user.
     ///
     /// # Errors
-    /// A usage error if all mirrors are buckets.
+    /// `Usage` if all mirrors are buckets.
     pub(crate) fn mirrors_for_workers(&self) -> Result<Vec<String>, CommandError> {
         let shared: Vec<String> =
             self.used_origins().filter(|origin| !is_bucket(origin)).map(|origin| without_credentials(origin)).collect();
@@ -126,41 +127,41 @@ impl MirrorSettings {
         Ok(shared)
     }
 
-    /// Whether the run changes what is published.
+    /// Whether the run changes the published files.
     pub(crate) fn publishes(&self) -> bool {
         !self.dry_run && !self.pin
     }
 }
 
-/// A bucket with a mirror.
+/// A bucket that contains a mirror.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MirrorStore {
-    /// The bucket, and how it is reached.
+    /// Bucket and prefix, and how to reach them.
     pub bucket: BucketSettings,
-    /// Where fullbore's own files are, below `.fullbore/`; by default in the same bucket.
+    /// Place of fullbore's own files, below `.fullbore/`; by default the same bucket.
     pub state: Option<StateStore>,
-    /// Directory for temporary files.
+    /// Directory for temporary files: fullbore's own files, and large files until they are stored.
     pub scratch: PathBuf,
     /// Directory that keeps indexes for later runs.
     pub cache: Option<PathBuf>,
     /// Whether suites get copies under their other names, such as `stable`.
     pub aliases: bool,
-    /// `Cache-Control` of names that change; by default caches keep them for a minute.
+    /// `Cache-Control` of names that change (RFC 9111); by default caches keep them for a minute.
     pub cache_control: Option<String>,
-    /// Whether a lock in the bucket keeps runs apart. Without it nothing is written on a condition, for stores that have
-    /// none; the caller sees to it that there is one run at a time.
+    /// Whether a lock in the bucket separates runs. Without it no write is conditional, for stores without conditional
+    /// requests. Then the caller must make sure that only one run is active.
     pub locks: bool,
-    /// Whether only checksums count that the store has computed: objects without one are read. Otherwise the hash in the
-    /// metadata counts, too, which is the word of the program that wrote the object.
+    /// Whether only checksums count that the store computed; objects without one are read. Otherwise the hash in the
+    /// metadata counts, too, although the program that wrote the object also wrote it.
     pub verifies_objects: bool,
 }
 
-/// A place of fullbore's own files of a mirror in a bucket.
+/// Place of fullbore's own files for a mirror in a bucket.
 #[derive(Debug, Clone, PartialEq)]
 pub enum StateStore {
     /// Another bucket or prefix.
     Bucket(Box<BucketSettings>),
-    /// A directory. Its lock keeps apart only the runs that have this directory.
+    /// A directory. Its lock separates only runs that use this directory.
     Directory(PathBuf),
 }
 
@@ -261,7 +262,7 @@ impl SignedBy {
     }
 }
 
-/// What a mirror run keeps and deletes.
+/// Rules for the files that a mirror run keeps and deletes.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Keep {
     /// Which obsolete files a run may delete; by default those that fullbore wrote.
@@ -291,11 +292,11 @@ pub struct CheckSettings {
     pub dir: PathBuf,
     /// The bucket that holds the mirror, in place of the directory.
     pub store: Option<MirrorStore>,
-    /// Compare the checksums that the store has of files that are not read.
+    /// Whether to compare the checksums that the store has of files that are not read.
     pub checksums: bool,
     /// Share of the files whose content is read and hashed, 0 to 1.
     pub read_share: f64,
-    /// Fetch missing and wrong files again.
+    /// Whether to fetch missing and wrong files again.
     pub repair: bool,
     /// Addresses to fetch from; empty: those in the mirror's state.
     pub origins: Vec<String>,

@@ -1,8 +1,8 @@
-//! Where objects are: `s3://bucket/key` as people write it, and the host and path that requests go to.
+//! Addresses of objects: `s3://bucket/key` as people write it, and the host and path of requests.
 //!
-//! Buckets of the default stores are part of the host name (virtual host style), unless they have a dot, which no
-//! certificate for `*.s3…` covers; with an endpoint of one's own they are part of the path, as most such stores
-//! expect. Both can be asked for.
+//! At the default stores the bucket is part of the host name (virtual-hosted style), unless its name has a dot, which
+//! no certificate for `*.s3…` covers. At a custom endpoint it is part of the path, as most such stores expect. Either
+//! style can be set explicitly.
 
 use std::net::IpAddr;
 
@@ -11,51 +11,51 @@ use fullbore_wire::url::{Host, Url, UrlError};
 
 use super::key::encode_path;
 
-/// Where a bucket stands in a request.
+/// Where the bucket is placed in the URL of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Addressing {
-    /// As the module's head says.
+    /// By the rules of this module's documentation.
     #[default]
     Auto,
-    /// `https://host/bucket/key`
+    /// In the path: `https://host/bucket/key`.
     Path,
-    /// `https://bucket.host/key`
+    /// In the host name: `https://bucket.host/key`.
     Virtual,
 }
 
-/// What is wrong with an address.
+/// Why an address is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AddressError {
-    /// No `s3://bucket/…`.
+    /// The text is not of the form `s3://bucket/…`.
     #[error("{text:?}: not of the form s3://BUCKET/KEY")]
     Location {
-        /// What was given.
+        /// The given text.
         text: String,
     },
-    /// Not a bucket's name (Amazon S3 user guide, "Bucket naming rules", and the older looser ones).
+    /// The bucket name is invalid (Amazon S3 user guide, "Bucket naming rules", and the older, looser rules).
     #[error("bucket {name:?}: a name has 3 to 255 letters, digits, dots, hyphens and underscores")]
     Bucket {
-        /// The name.
+        /// The given name.
         name: String,
     },
-    /// An endpoint that is no URL.
+    /// The endpoint is not a URL.
     #[error("endpoint {text:?}: {reason}")]
     Endpoint {
-        /// What was given.
+        /// The given text, without credentials.
         text: String,
-        /// Why not.
+        /// Why it is invalid.
         reason: String,
     },
-    /// A region with characters that are in no region.
+    /// The region has characters that no region has.
     #[error("region {name:?}: a name has only letters, digits and hyphens")]
     Region {
-        /// The name.
+        /// The given name.
         name: String,
     },
 }
 
-/// `s3://bucket/key`; the key may be empty, or a prefix of keys.
+/// An address `s3://bucket/key`; the key may be empty, or a prefix of keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Location {
     /// Name of the bucket, 3 to 255 characters.
@@ -64,11 +64,11 @@ pub struct Location {
     pub key: String,
 }
 
-/// Prefix of the address of a bucket or object.
+/// Scheme of the address of a bucket or object.
 pub const SCHEME: &str = "s3://";
 
 impl Location {
-    /// Reads an address. Nothing in it is decoded, as by the AWS tools.
+    /// Parses an address. As in the AWS tools, nothing in it is decoded.
     ///
     /// ```
     /// let location = fullbore_s3::Location::parse("s3://films/1927/metropolis.mkv")?;
@@ -77,13 +77,14 @@ impl Location {
     /// ```
     ///
     /// # Errors
-    /// [`AddressError::Location`] for a text without `s3://` and a bucket.
+    /// `AddressError::Location` if the text does not begin with `s3://` and a bucket; `AddressError::Bucket` if the
+    /// bucket's name is invalid.
     pub fn parse(text: &str) -> Result<Location, AddressError> {
         let rest = text.strip_prefix(SCHEME).ok_or_else(|| AddressError::Location { text: text.to_owned() })?;
         let (bucket, key) = rest.split_once('/').unwrap_or((rest, ""));
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
         let edges = bucket.starts_with(['.', '-']) || bucket.ends_with(['.', '-']) || bucket.contains("..");
-        // What looks like a password is for nobody's eyes.
+        // Do not show what looks like a password.
         let bucket = bucket.rsplit_once('@').map_or(bucket, |(_, rest)| rest);
         if !(3..=255).contains(&bucket.len()) || !bucket.bytes().all(allowed) || edges {
             return Err(AddressError::Bucket { name: bucket.to_owned() });
@@ -92,25 +93,25 @@ impl Location {
     }
 }
 
-/// A bucket, and how it is reached.
+/// A bucket, with the endpoint that serves it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bucket {
     /// Name of the bucket.
     pub name: String,
-    /// The host that is connected to.
+    /// The endpoint to connect to.
     pub endpoint: Endpoint,
     /// Value of the Host field, which the signature covers.
     pub host: String,
-    /// What precedes the slash before a key: empty, or `/bucket` after what the endpoint's URL has.
+    /// Path before the slash of a key: empty, or `/bucket` after the path of the endpoint's URL.
     pub base: String,
     /// Region that requests are signed for, such as `eu-north-1`.
     pub region: String,
-    /// The endpoint is Amazon's own, made from the region: another region is another host.
+    /// Whether the endpoint is Amazon's own, derived from the region. Then another region has another host.
     pub is_default: bool,
 }
 
 impl Bucket {
-    /// Finds out where a bucket is. Without an endpoint it is one of Amazon's.
+    /// Determines the host and path of a bucket. Without an endpoint it is Amazon's.
     ///
     /// ```
     /// use fullbore_s3::{Addressing, Bucket};
@@ -122,7 +123,7 @@ impl Bucket {
     /// ```
     ///
     /// # Errors
-    /// [`AddressError::Bucket`], [`AddressError::Region`] and [`AddressError::Endpoint`] for names that are none.
+    /// `AddressError::Bucket`, `AddressError::Region` or `AddressError::Endpoint` for the value that is invalid.
     pub fn new(
         name: &str,
         endpoint: Option<&str>,
@@ -134,7 +135,7 @@ impl Bucket {
         }
         let suffix = amazons(region);
         let text = endpoint.map_or_else(|| format!("https://s3.{region}.{suffix}"), str::to_owned);
-        // A password in it is for nobody's eyes.
+        // Do not show a password in it.
         let shown = text.rsplit_once('@').map_or(text.as_str(), |(_, rest)| rest);
         let bad = |reason: String| AddressError::Endpoint { text: shown.to_owned(), reason };
         let url = Url::parse(&text).map_err(|error| match error {
@@ -173,7 +174,7 @@ impl Bucket {
         })
     }
 
-    /// The same bucket in the host name, if it is in the path and the host has a name.
+    /// The same bucket in virtual-hosted style; `None` if it is there already, or the host is an IP address.
     pub fn as_virtual_host(&self) -> Option<Bucket> {
         let mut in_path = String::from("/");
         encode_path(&self.name, &mut in_path);
@@ -185,7 +186,7 @@ impl Bucket {
         Some(Bucket { endpoint, host: format!("{}.{}", self.name, self.host), base, ..self.clone() })
     }
 
-    /// The same bucket as one of another region, which is another host at Amazon; `None` if that can be no region.
+    /// The same bucket in another region, which has another host at Amazon; `None` if the region is invalid.
     pub fn in_region(&self, region: &str) -> Option<Bucket> {
         if !is_region(region) {
             return None;
@@ -200,10 +201,10 @@ impl Bucket {
         Some(moved)
     }
 
-    /// The path of an object, or of the bucket itself when there is no key.
+    /// The path of an object, or of the bucket itself without a key.
     pub fn path(&self, key: Option<&str>) -> String {
         let mut path = self.base.clone();
-        // The bucket itself: `/` as a virtual host, `/bucket` otherwise.
+        // The bucket itself: `/` in virtual-hosted style, `/bucket` otherwise.
         match key {
             None if path.is_empty() => path.push('/'),
             None => {}
@@ -215,19 +216,19 @@ impl Bucket {
         path
     }
 
-    /// The store that the bucket is in, whatever the region, which may be known only after the first answer: names of
+    /// The store of the bucket, independent of the region, which may be known only after the first answer. Names of
     /// Amazon's buckets are unique among all regions of a partition.
     pub fn store(&self) -> &str {
         if self.is_default { amazons(&self.region) } else { &self.host }
     }
 }
 
-/// Whether a text can be a region's name: it is part of signatures, and of host names.
-pub fn is_region(text: &str) -> bool {
+/// Whether a text can be a region's name. It becomes part of signatures and host names.
+pub(crate) fn is_region(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
-/// What the names of Amazon's hosts end with.
+/// Suffix of Amazon's host names in a region.
 fn amazons(region: &str) -> &'static str {
     if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" }
 }

@@ -1,4 +1,4 @@
-//! What `put` and `get` share: which bucket, how it is reached, and its errors as the person sees them.
+//! Shared code of `put` and `get`: settings and connection of a bucket, and errors in the words of the program.
 
 use std::io;
 use std::path::PathBuf;
@@ -22,16 +22,16 @@ use crate::dialect::{Feature, Support};
 use crate::download::DownloadError;
 use crate::upload::UploadError;
 
-/// The region that is spoken to when nobody says which; a bucket elsewhere answers where it is.
+/// Region of the first request if none is set. A bucket elsewhere answers with its region.
 pub(crate) const REGION: &str = "us-east-1";
 
-/// Connections at most, unless told otherwise.
+/// Default maximum number of connections.
 pub const CONNECTIONS: usize = 64;
 
-/// Unsent bytes in the kernel at most; on slow paths less.
+/// Maximum number of unsent bytes in the kernel; fewer on slow paths.
 const UNSENT_BYTES_MAX: u32 = 128 << 10;
 
-/// Whether an argument is an address of a store.
+/// Whether an argument is the address of a store.
 pub fn is_address(text: &std::ffi::OsStr) -> bool {
     text.as_encoded_bytes().starts_with(SCHEME.as_bytes())
 }
@@ -50,27 +50,27 @@ pub fn location(text: &std::ffi::OsStr) -> Result<Location, CommandError> {
 pub struct BucketSettings {
     /// The bucket, and a key or prefix in it.
     pub location: Location,
-    /// The store's address, if it is not the one of `aws`.
+    /// URL of the store, unless the settings of the AWS tools have it.
     pub endpoint: Option<String>,
-    /// The bucket's region, if it is not the one of `aws`.
+    /// Region of the bucket, unless the settings of the AWS tools have it.
     pub region: Option<String>,
-    /// Where the bucket stands in addresses; `Auto` is as `aws` has it.
+    /// Where the bucket is placed in URLs; `Auto` follows the settings of the AWS tools.
     pub addressing: Addressing,
     /// Whether requests are signed; false for public buckets.
     pub signs: bool,
     /// Certificates trusted in addition to the system's, a PEM file.
     pub authorities: Option<PathBuf>,
-    /// Most connections to the store at once.
+    /// Maximum number of connections to the store.
     pub connections: usize,
-    /// Time without any progress after which fullbore gives up a connection.
+    /// Time without progress after which a connection is given up.
     pub patience: Duration,
-    /// Proxies of the environment, for stores that are reached through one.
+    /// Proxies from the environment.
     pub proxy: ProxyAddresses,
-    /// What the settings of the AWS tools say.
+    /// Settings of the AWS tools.
     pub aws: Aws,
 }
 
-/// The way to a bucket; nothing is asked yet.
+/// Creates the client of a bucket; no request is sent yet.
 pub(crate) fn open(
     settings: &BucketSettings,
     limits: RateLimits,
@@ -124,7 +124,7 @@ pub(crate) fn open(
     Ok(client)
 }
 
-/// The proxy on the way to this store.
+/// The proxy for this store, if there is one.
 fn proxy(bucket: &Bucket, addresses: &ProxyAddresses) -> Result<Option<ProxyServer>, CommandError> {
     let proxies = proxies(addresses)?;
     let url = Url::parse(&format!("{}://{}/", bucket.endpoint.scheme.as_str(), bucket.host));
@@ -132,7 +132,7 @@ fn proxy(bucket: &Bucket, addresses: &ProxyAddresses) -> Result<Option<ProxyServ
     Ok(proxies.route(&url).server())
 }
 
-/// Why there are no credentials, as the person sees it.
+/// Converts missing credentials to a command's error with a hint.
 pub fn explain_credentials(error: &CredentialsError) -> CommandError {
     let command = CommandError::usage(error);
     match error {
@@ -143,7 +143,7 @@ pub fn explain_credentials(error: &CredentialsError) -> CommandError {
     }
 }
 
-/// The library's error as the person sees it.
+/// Converts a failed request to a command's error with a hint.
 pub fn explain(error: &CallError) -> CommandError {
     let kind = match error {
         CallError::Credentials(error) => return explain_credentials(error),
@@ -177,12 +177,12 @@ pub fn explain(error: &CallError) -> CommandError {
     }
 }
 
-/// A failed request of a mirror's files: what failed is the store, not a disk.
+/// Converts a failed request for a mirror's file to an I/O error that names the store, not a disk, as the cause.
 pub fn failure(error: &CallError) -> io::Error {
     StoreFailure::io(explain(error))
 }
 
-/// A failed upload of a mirror's file. Reading it is a matter of the local disk.
+/// Converts a failed upload of a mirror's file. Reading the file may have failed on the local disk.
 pub(crate) fn upload_failure(error: UploadError) -> io::Error {
     let kind = match error {
         UploadError::Call(error) => return failure(&error),
@@ -196,22 +196,22 @@ pub(crate) fn upload_failure(error: UploadError) -> io::Error {
     StoreFailure::io(CommandError::new(kind, error))
 }
 
-/// A failed download of a mirror's file.
+/// Converts a failed download of a mirror's file.
 pub fn download_failure(error: &DownloadError) -> io::Error {
     match error {
-        // The store is well: this one object has to be restored first.
+        // The store works: only this object must be restored first.
         DownloadError::Call(error) if error.code() == "InvalidObjectState" => {
             io::Error::new(io::ErrorKind::PermissionDenied, explain(error).message)
         }
         DownloadError::Call(error) => failure(error),
-        // Whoever compares the content itself sees that it is wrong.
+        // A caller that compares the content itself detects that it is wrong.
         DownloadError::Wrong { .. } => io::Error::new(io::ErrorKind::InvalidData, error.to_string()),
         DownloadError::Missing { .. } => io::Error::new(io::ErrorKind::NotFound, error.to_string()),
         other => StoreFailure::io(CommandError::new(ErrorKind::Network, other)),
     }
 }
 
-/// Whether an error would be that of every other request too.
+/// Whether every other request would fail with the same error.
 pub(crate) fn is_fatal(error: &CallError) -> bool {
     match error {
         CallError::Credentials(_)

@@ -1,7 +1,7 @@
-//! The checksums that stores have of objects: which algorithms, of the whole or of parts, and the hashing.
+//! The checksums that stores have of objects: their algorithms and forms, and the hashing.
 //!
-//! "Checking object integrity" of the Amazon S3 user guide: a checksum is of the full object, or composite: the
-//! checksum of the parts' checksums, mostly with `-` and the number of parts behind it.
+//! "Checking object integrity" of the Amazon S3 user guide: a checksum covers the full object, or it is composite, the
+//! checksum of the parts' checksums. A composite one mostly ends with `-` and the number of parts.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -10,18 +10,18 @@ use fullbore_engine::digest::Sha256Hasher;
 use fullbore_wire::http1::ResponseHead;
 use sha1::{Digest, Sha1};
 
-/// What a checksum is made by; the strongest one first.
+/// Algorithms of checksums, the strongest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Algorithm {
-    /// FIPS 180-4.
+    /// SHA-256 (FIPS 180-4).
     Sha256,
-    /// FIPS 180-4.
+    /// SHA-1 (FIPS 180-4).
     Sha1,
-    /// The CRC of NVM Express; what the AWS tools send unless told otherwise.
+    /// CRC-64 of NVM Express; the default of the AWS tools.
     Crc64Nvme,
-    /// Castagnoli's polynomial.
+    /// CRC-32C, with Castagnoli's polynomial.
     Crc32c,
-    /// The CRC of zlib and Ethernet.
+    /// CRC-32 of zlib and Ethernet.
     Crc32,
 }
 
@@ -30,7 +30,7 @@ impl Algorithm {
     pub const ALL: [Algorithm; 5] =
         [Algorithm::Sha256, Algorithm::Sha1, Algorithm::Crc64Nvme, Algorithm::Crc32c, Algorithm::Crc32];
 
-    /// The field of an answer that has it.
+    /// Header field of an answer with this checksum.
     pub fn field(self) -> &'static str {
         match self {
             Algorithm::Sha256 => "x-amz-checksum-sha256",
@@ -54,21 +54,21 @@ impl Algorithm {
 
 /// The data that a checksum covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
+pub(crate) enum Form {
     /// The full object.
     Whole,
-    /// The checksums of this many parts; `None`: the store does not tell how many.
+    /// The checksums of this many parts; `None` if the store does not give the number.
     Parts(Option<u64>),
-    /// Of an object in this many parts, and the store does not tell which of the two.
+    /// An object of this many parts; the store does not say which of the two forms it is.
     Either(u64),
-    /// The store tells neither a type nor parts. It is of the full object, unless a copy kept the checksum of the parts
-    /// that its source had.
+    /// The store gives neither a form nor parts. The checksum covers the full object, unless a copy kept the composite
+    /// checksum of its source.
     Untold,
 }
 
-/// A checksum that a store has of an object.
+/// A checksum of an object, as the store has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Checksum {
+pub(crate) struct Checksum {
     /// Algorithm that computes the checksum.
     pub algorithm: Algorithm,
     /// Value of the checksum, decoded from base64.
@@ -78,9 +78,9 @@ pub struct Checksum {
 }
 
 impl Checksum {
-    /// Those of an answer, the strongest one first. `etag` tells the number of parts where nothing else does.
-    /// A value that cannot be a checksum is none.
-    pub fn all(head: &ResponseHead, etag: Option<&str>) -> Vec<Checksum> {
+    /// All checksums in an answer, the strongest first. `etag` gives the number of parts if nothing else does. Invalid
+    /// values are skipped.
+    pub(crate) fn all(head: &ResponseHead, etag: Option<&str>) -> Vec<Checksum> {
         let kind = head.store_field("x-amz-checksum-type");
         let found = Algorithm::ALL.into_iter().filter_map(|algorithm| {
             let value = head.store_field(algorithm.field())?;
@@ -100,27 +100,27 @@ impl Checksum {
             (Some(parts), _) => Form::Parts(Some(parts)),
             (None, Some("FULL_OBJECT")) => Form::Whole,
             (None, Some("COMPOSITE")) => Form::Parts(by_etag()),
-            // Amazon has no composite checksum of this kind.
+            // Amazon has no composite checksum of this algorithm.
             (None, _) if algorithm == Algorithm::Crc64Nvme => Form::Whole,
-            // Stores that know no types, such as older ones and moto.
+            // Stores without checksum types, such as older ones and moto.
             (None, _) => by_etag().map_or(Form::Untold, Form::Either),
         };
         Some(Checksum { algorithm, sum, form })
     }
 }
 
-/// Computes a checksum of any algorithm of [`Algorithm`].
+/// Computes a checksum of any [`Algorithm`].
 pub enum Hasher {
     /// SHA-256.
     Sha256(Box<Sha256Hasher>),
     /// SHA-1.
     Sha1(Box<Sha1>),
-    /// A CRC, and how many of its bytes count.
+    /// A CRC, with the number of its bytes that count.
     Crc(Box<crc_fast::Digest>, usize),
 }
 
 impl Hasher {
-    /// Starts the checksum of an empty content.
+    /// Creates a hasher of the empty input.
     pub fn new(algorithm: Algorithm) -> Hasher {
         let crc = |name| Hasher::Crc(Box::new(crc_fast::Digest::new(name)), algorithm.bytes());
         match algorithm {
@@ -141,7 +141,7 @@ impl Hasher {
         }
     }
 
-    /// The checksum; of CRCs the most significant byte first, as stores have them.
+    /// Returns the checksum; a CRC begins with its most significant byte, as in stores.
     pub fn finish(self) -> Vec<u8> {
         match self {
             Hasher::Sha256(hasher) => hasher.finish().as_bytes().to_vec(),
@@ -155,7 +155,7 @@ impl Hasher {
 pub(super) mod tests {
     use super::*;
 
-    pub fn hash(algorithm: Algorithm, content: &[u8]) -> Vec<u8> {
+    pub(crate) fn hash(algorithm: Algorithm, content: &[u8]) -> Vec<u8> {
         let mut hasher = Hasher::new(algorithm);
         content.chunks(3).for_each(|piece| hasher.update(piece));
         hasher.finish()

@@ -1,14 +1,16 @@
 //! Requests to one bucket: many at once over warm connections, repeated where that is safe.
 //!
-//! [`Client::call`] gives a request to the exchange client of the wire ([`exchange`]); a connection takes it, has it
-//! signed and brings the answer. All requests made here may be repeated, because they say what is to be and not what is
-//! to change. What is repeated: broken connections, 5xx, pleas to slow down (with fewer requests at once, see
-//! [`exchange::pace`]), credentials that ended, a clock that is wrong, a bucket of another region, redirects
-//! (`redirect`), parts of the protocol that the store does not honour (`refusal`), content that arrived damaged.
-//! Everything else is the caller's.
+//! [`Client::call`] passes a request to the exchange client of fullbore-wire ([`exchange`]). A connection takes it, has
+//! it signed, and returns the answer. All requests made here may be repeated, because they state the result and not a
+//! change.
+//!
+//! They are repeated after broken connections, 5xx, requests to slow down (with fewer requests at once, see
+//! [`exchange::pace`]), expired credentials, a wrong clock, a bucket of another region, redirects (`redirect`), parts
+//! of the protocol that the store does not support (`refusal`), and damaged content. All other errors are returned to
+//! the caller.
 
 mod call;
-pub mod measure;
+pub(crate) mod measure;
 mod moves;
 mod redirect;
 mod refusal;
@@ -32,73 +34,76 @@ use super::address::Bucket;
 use super::credentials::{CredentialCache, unix_now};
 use super::dialect::{Dialect, Feature, Support};
 use super::lock::Fence;
-pub use super::sign::Identity;
+pub(crate) use super::sign::Identity;
 use super::sign::Signer;
 use super::xml;
-pub use call::{Answer, Call, CallError, Optional, SMALL_ANSWER, any_etag, etag, is_same_etag};
+pub use call::{Answer, Call, CallError};
+pub(crate) use call::{Optional, SMALL_ANSWER, any_etag, etag, is_same_etag};
 use fullbore_engine::random::random;
 use fullbore_engine::run::stopped;
-pub use fullbore_wire::exchange::{Body, Cause, Unreachable};
+pub use fullbore_wire::exchange::Body;
+pub(crate) use fullbore_wire::exchange::{Cause, Unreachable};
 use measure::{Meter, Reading};
 use store::{Common, Job, Store};
 
-/// Times a request is sent when connections break or the server has an error of its own.
+/// Maximum number of times that a request is sent when connections break or the server has an error.
 const TRIES: u32 = 6;
 
-/// Times for a plea to slow down: each is an answer, so that something does move.
+/// Maximum number of times that a request is sent when the server asks to slow down: each answer shows that the server
+/// works.
 const SLOW_TRIES: u32 = 30;
 
-/// Time without a good answer to anybody after which what fails is not sent again.
-pub const TRY_FOR: Duration = Duration::from_secs(300);
+/// Time without a good answer to any request after which failed requests are not sent again.
+pub(crate) const TRY_FOR: Duration = Duration::from_secs(300);
 
-/// Wait before the second try; twice as long each time.
+/// Wait before the second try, which doubles each time; and the longest wait.
 const WAIT: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
 
-/// Requests on one connection before the first is answered. Four small objects fill a packet or two; more would
-/// only wait behind one another at the server, which works on one at a time.
+/// Maximum number of unanswered requests on one connection. Four small objects fill a packet or two; more would only
+/// wait for one another at the server, which works on one at a time.
 const PIPELINE_DEPTH: usize = 4;
 
-/// A connection that cannot be made is tried for so long before anything was ever answered.
+/// Time for which connecting is tried before anything was ever answered.
 const FIRST_CONTACT: Duration = Duration::from_secs(4);
 
-/// And for so long later: servers are restarted.
+/// Time for which connecting is tried later: servers may be restarted.
 const LATER_CONTACT: Duration = Duration::from_secs(60);
 
-/// Wait between attempts to connect; each is twice as long.
+/// Wait between attempts to connect; it doubles each time.
 const CONNECT_WAIT: Duration = Duration::from_millis(250);
 
-/// Idle time after which a connection is closed before the server does: Amazon's ends after some 20 s without a
-/// request (measured by others, not documented), and a request that crosses the close has to be repeated.
+/// Idle time after which a connection is closed before the server closes it. Amazon closes after about 20 s without a
+/// request (measured by others, not documented), and a request that crosses the close must be repeated.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// Bodies from this size on have their acknowledgement by TCP looked at; for smaller ones a round trip is taken off.
+/// Bodies from this size on have their TCP acknowledgements observed; for smaller ones a round trip is assumed.
 const OBSERVED_BYTES: u64 = 64 << 10;
 
 /// Name of the header field for the SHA-256 of an object or part.
-pub const CHECKSUM_FIELD: &str = "x-amz-checksum-sha256";
+pub(crate) const CHECKSUM_FIELD: &str = "x-amz-checksum-sha256";
 
-/// How a [`Client`] connects to its store.
+/// Options of a [`Client`]: its connections, limits and clocks.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Certificates, proxy and address family of connections.
     pub connect: ConnectOptions,
-    /// Most connections to the store at once.
+    /// Maximum number of connections to the store.
     pub connections: usize,
-    /// Time without any progress after which a connection is given up.
+    /// Time without progress after which a connection is given up.
     pub stall_timeout: Duration,
-    /// Time without a good answer after which failed requests are not sent again; see [`TRY_FOR`].
+    /// Time without a good answer after which failed requests are not sent again; see `TRY_FOR`.
     pub try_for: Duration,
     /// Limit on the upload rate over all connections; `None`: unlimited.
     pub limit: Option<Arc<RateLimit>>,
     /// Limit on the download rate over all connections; `None`: unlimited.
     pub receive_limit: Option<Arc<RateLimit>>,
-    /// Clocks of the run that this client contributes to; [`Ledger::off`] records nothing.
+    /// Ledger of the run, for the client's clocks; [`Ledger::off`] records nothing.
     pub ledger: Ledger,
 }
 
 impl Options {
-    /// For a connection that is given up when nothing moves for this time: system certificates, 64 connections at most, no
-    /// limit on the rate, nothing recorded.
+    /// Creates options with system certificates, at most 64 connections, no rate limits and no clocks. `stall_timeout`
+    /// is the time without progress after which a connection is given up.
     pub fn new(stall_timeout: Duration) -> Options {
         Options {
             connect: ConnectOptions { limit: stall_timeout, ..ConnectOptions::default() },
@@ -112,55 +117,56 @@ impl Options {
     }
 }
 
-/// A bucket, and the way to it. Clones share everything.
+/// A client of one bucket. Clones share everything.
 #[derive(Debug, Clone)]
 pub struct Client {
     exchange: exchange::Client<Store>,
-    /// Other servers of the store, which single requests were redirected to.
+    /// Clients of other servers of the store, to which single requests were redirected.
     redirected: Arc<Mutex<HashMap<Endpoint, exchange::Client<Store>>>>,
     credentials: Arc<CredentialCache>,
     try_for: Duration,
     stop: watch::Receiver<bool>,
-    /// What keeps this clone from changing objects.
+    /// Keeps this clone from changing objects while its lock is not held.
     fence: Option<Arc<Fence>>,
 }
 
-/// What was tried already.
+/// State of the tries of a request.
 #[derive(Default)]
 struct Tries {
     sent: u32,
-    /// Of them, those that the store has refused or redirected, so that nothing came of them.
+    /// Number of tries that the store refused or redirected, so that they had no effect.
     refused: u32,
     failed: u32,
     slowed: u32,
     renewed: u32,
-    /// The next one goes with other credentials.
+    /// The next try uses other credentials.
     renew: bool,
     moved: u32,
     clock: u32,
     damaged: u32,
     explained: bool,
-    /// The store has asked for an MD5 of the content.
+    /// The store has requested an MD5 of the content.
     md5: bool,
-    /// Features that the next try goes without.
+    /// Features that the next try omits.
     without: Vec<Feature>,
     redirects: u32,
-    /// Where a redirect leads: another server of the store, or another target.
+    /// Target of a redirect: another server of the store, or another URL.
     server: Option<exchange::Client<Store>>,
     target: Option<Arc<redirect::Target>>,
-    /// The time in the signature, if it is not the present.
+    /// Time of the signature, if it is not the present.
     signed_at: Option<i64>,
 }
 
-/// What follows an outcome.
+/// What to do after an outcome.
 enum Next {
-    /// After this wait, or with this error when there is no time left.
+    /// Try again after this wait, or return this error if no time is left.
     Again(Duration, CallError),
     Fail(CallError),
 }
 
 impl Client {
-    /// The way to a bucket. Ends with its last clone; `stop` becomes true when no more requests are to be made.
+    /// Creates a client of a bucket. It ends with its last clone; `stop` becomes true when no more requests may be
+    /// made.
     pub fn new(bucket: Bucket, credentials: CredentialCache, options: Options, stop: watch::Receiver<bool>) -> Client {
         let common = Common {
             signer: Signer::new("s3"),
@@ -183,7 +189,7 @@ impl Client {
             observed_bytes: OBSERVED_BYTES,
             limit: options.limit,
             receive_limit: options.receive_limit,
-            // What downloads have in flight at once is the most that is in use.
+            // The receive buffers that are worth keeping: as many bytes as downloads have in flight at most.
             sockets: Arc::new(Sockets::new(crate::download::WINDOW_BYTES as usize)),
         };
         let exchange = exchange::Client::new(store, exchange);
@@ -191,18 +197,18 @@ impl Client {
         Client { exchange, redirected, credentials, try_for: options.try_for, stop, fence: None }
     }
 
-    /// A clone that changes objects only as long as the fence lets it.
+    /// A clone that changes objects only while the fence allows it.
     #[must_use]
     pub fn behind(&self, fence: Arc<Fence>) -> Client {
         Client { fence: Some(fence), ..self.clone() }
     }
 
-    /// What the store was seen to honour of the protocol.
+    /// What is known of the store's support of the protocol.
     pub fn dialect(&self) -> &Dialect {
         &self.exchange.common.dialect
     }
 
-    /// The bucket, in the region that it turned out to be in.
+    /// The bucket, in its actual region if a redirect has revealed it.
     pub fn bucket(&self) -> Arc<Bucket> {
         self.exchange.bucket()
     }
@@ -212,28 +218,28 @@ impl Client {
         self.exchange.meter.reading()
     }
 
-    /// How many answers asked for fewer requests (503 and the like).
+    /// Number of answers that asked for fewer requests (503 and the like).
     pub fn slowed(&self) -> u64 {
         self.exchange.slowed()
     }
 
-    /// Most connections that this client opens at once.
+    /// Maximum number of connections of this client.
     pub fn connections(&self) -> usize {
         self.exchange.options().connections
     }
 
-    /// Whether the run is to end.
+    /// Whether the run must end.
     pub fn is_stopped(&self) -> bool {
         *self.stop.borrow()
     }
 
-    /// Returns when the run is to end.
+    /// Waits until the run must end.
     pub async fn stopped(&self) {
         stopped(&mut self.stop.clone()).await;
     }
 
-    /// Makes a request, and repeats it where that may help. Answers with a status below 400, and 404 and 412, are the
-    /// caller's to judge.
+    /// Makes a request, and repeats it if that may help. Answers with a status below 400, and 404 and 412, are returned
+    /// for the caller to judge.
     ///
     /// # Errors
     /// [`CallError::Refused`] for a status of 400 or more, except 404 and 412. Otherwise the variant of [`CallError`]
@@ -257,7 +263,7 @@ impl Client {
         let mut refused: Option<Arc<Identity>> = None;
         loop {
             let identity = self.credentials.identity(refused.take().as_deref()).await?;
-            // Before each try: between two of them the process may have been frozen for hours.
+            // Before each try: the process may have been frozen for hours between two tries.
             tries.signed_at = match &self.fence {
                 Some(fence) if !call.is_unfenced => fence.pass(self.try_for).await.map_err(|_| CallError::LockLost)?,
                 _ => None,
@@ -268,7 +274,7 @@ impl Client {
             }
             let outcome = self.once(&call, identity.clone(), &tries).await;
             let mut outcome = match outcome {
-                // The store's own address may know another server.
+                // The store's own address may lead to another server.
                 Err(CallError::Unreachable(gone)) if self.leave_server(&mut tries) => Err(gone.reason),
                 outcome => outcome?,
             };
@@ -279,7 +285,7 @@ impl Client {
                 && let Some(reason) = self.explain(&call, identity.clone(), &tries).await?
             {
                 if !matches!(reason.head.status, 400 | 403) {
-                    // What it was refused for, others have put right meanwhile.
+                    // Another request has fixed the cause of the refusal meanwhile.
                     continue;
                 }
                 *answer = reason;
@@ -299,7 +305,7 @@ impl Client {
                     again(tries.failed < TRIES, tries.failed, error)
                 }
             };
-            // Time in the queue and on a slow path is no failure's.
+            // Time in the queue and on a slow path is not time of failures.
             let first = *failing_since.get_or_insert_with(Instant::now);
             let since = self.exchange.last_success().map_or(first, |well| well.max(first));
             let try_for = self.try_for;
@@ -319,7 +325,7 @@ impl Client {
         }
     }
 
-    /// Why a HEAD is refused, which only an answer with a body says: that to a GET of nearly nothing.
+    /// The reason of a refused HEAD. Only an answer with a body has it, so a GET of nearly nothing is sent.
     async fn explain(
         &self,
         head: &Call,
@@ -331,7 +337,7 @@ impl Client {
         Ok(self.once(&Arc::new(get), identity, tries).await?.ok())
     }
 
-    /// Sends it once: the answer, or what broke.
+    /// Sends the request once. Returns the answer, or the reason of the failure.
     async fn once(
         &self,
         call: &Arc<Call>,
@@ -344,8 +350,8 @@ impl Client {
             is_range: call.range.is_some(),
             stream: call.stream.clone(),
             in_pieces: call.range.is_some(),
-            // A small answer comes in one piece: a server that gives it out byte by byte would hold us for ever. Only
-            // while it joins parts it sends spaces to show that it lives.
+            // A small answer arrives in one piece: a server that sends it byte by byte would hold us for ever. Only
+            // while a store joins parts, it sends spaces to show that it is alive.
             is_progress: call.answer_bytes_max > SMALL_ANSWER || call.errors_in_body || call.stream.is_some(),
         };
         let unreachable = |Unreachable { reason, cause }| {
@@ -363,7 +369,7 @@ impl Client {
         }
     }
 
-    /// Whether an answer is one, and otherwise what to do.
+    /// Whether an answer is final; otherwise what to do next.
     fn judge(&self, call: &Call, answer: Answer, tries: &mut Tries) -> Result<Answer, Next> {
         let status = answer.head.status;
         let error = match status {
@@ -372,13 +378,13 @@ impl Client {
             _ => Some(xml::service_error(&answer.body).unwrap_or_default()),
         };
         let Some(mut error) = error else {
-            // 404 and 412 say all by themselves.
+            // 404 and 412 are meaningful by themselves.
             return self.compare(call, answer, tries);
         };
         if error.message.is_empty()
             && let Some(location) = answer.head.location.as_ref().filter(|_| (300..400).contains(&status))
         {
-            // What is behind a `?` may open the object to whoever reads it.
+            // The query may grant access to the object to anyone who reads it.
             let location = location.split('?').next().unwrap_or_default();
             error.message = format!("the store redirects to {location}");
         }
@@ -395,7 +401,7 @@ impl Client {
                 .map(|after: RetryAfter| Duration::from_secs(after.delay_s(answer.head.date, unix_now())));
             let chance = f64::from(random::<1>()[0]) / 255.0;
             self.exchange.slow_down(asked, chance, Instant::now());
-            // The pause is the queue's: everybody keeps it.
+            // The pause belongs to the queue: all requests observe it.
             return Err(again(tries.slowed < SLOW_TRIES, 0, refused));
         }
         let next = match error.code.as_str() {
@@ -410,7 +416,7 @@ impl Client {
                 self.exchange.clock_offset_s.store(theirs - unix_now(), Ordering::Relaxed);
                 Next::Again(Duration::ZERO, refused)
             }
-            // A store that takes the words for a hash finds a mismatch, too.
+            // A store that takes these words for a hash reports a mismatch as well.
             "XAmzContentSHA256Mismatch" | "InvalidDigest"
                 if self.exchange.checks.load(Ordering::Relaxed)
                     && call.checksum.is_some()
@@ -468,7 +474,7 @@ impl Client {
         Err(next)
     }
 
-    /// Compares what the server has with what was sent.
+    /// Compares the checksum of the server with that of the sent content.
     fn compare(&self, call: &Call, answer: Answer, tries: &mut Tries) -> Result<Answer, Next> {
         let exchange = tries.server.as_ref().unwrap_or(&self.exchange);
         exchange.record_success();
@@ -484,14 +490,14 @@ impl Client {
             exchange.pipeline(true);
             return Ok(answer);
         }
-        // Perhaps another request's answer: one at a time from now on.
+        // This may be another request's answer: no pipelining from now on.
         exchange.pipeline(false);
         tries.damaged += 1;
         let error = CallError::Damaged { what: call.what(), theirs: theirs.to_owned(), ours };
         Err(again(tries.damaged < 3, 1, error))
     }
 
-    /// What a good answer shows of the store.
+    /// Records what a good answer shows about the store.
     fn learn(&self, call: &Call, answer: &Answer, tries: &Tries) {
         let dialect = self.dialect();
         if let Some(feature) = tries.without.last() {
@@ -507,7 +513,7 @@ impl Client {
     }
 }
 
-/// Whether the store asks for fewer requests; its codes have come from several services.
+/// Whether the store asks for fewer requests. Its codes differ between services.
 fn is_plea_for_less(status: u16, code: &str) -> bool {
     const CODES: [&str; 6] = [
         "SlowDown",
@@ -520,7 +526,7 @@ fn is_plea_for_less(status: u16, code: &str) -> bool {
     matches!(status, 429 | 503) || CODES.contains(&code)
 }
 
-/// Whether the store wants the bucket in the host name: Alibaba's, Tencent's, Volcano Engine's, Baidu's and Huawei's codes.
+/// Whether the store requires virtual-hosted style: codes of Alibaba, Tencent, Volcano Engine, Baidu and Huawei.
 pub(crate) fn is_plea_for_virtual_host(code: &str) -> bool {
     const CODES: [&str; 5] = [
         "SecondLevelDomainForbidden",
@@ -532,12 +538,12 @@ pub(crate) fn is_plea_for_virtual_host(code: &str) -> bool {
     CODES.contains(&code)
 }
 
-/// Whether the store wants an MD5 of the content, as buckets with object locks do.
+/// Whether the store requires an MD5 of the content, as buckets with object locks do.
 fn is_plea_for_md5(error: &xml::ServiceError) -> bool {
     error.code == "MissingContentMD5" || error.message.to_ascii_lowercase().contains("content-md5")
 }
 
-/// Once more after a wait that grows, or the error.
+/// Tries again after a growing wait if `more`; otherwise returns the error.
 fn again(more: bool, failed: u32, error: CallError) -> Next {
     if !more {
         return Next::Fail(error);

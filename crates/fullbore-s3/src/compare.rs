@@ -1,11 +1,11 @@
-//! Whether what is here and what is there are the same, by checksums.
+//! Whether local content and an object are the same, by checksums.
 //!
-//! The strongest checksum of the store counts ([`super::checksum`]): of the whole object, or of its parts. Where it has
-//! none, an ETag that is an MD5 sum does: of objects put in one piece, and not encrypted by a key of the customer's,
-//! whose ETags are something else. Time and size alone are never enough.
+//! The strongest checksum of the store counts ([`super::checksum`]): of the whole object, or of its parts. Without one,
+//! an ETag counts if it is an MD5 sum. That is the case for objects put in one piece, unless they are encrypted with a
+//! customer's key. Time and size alone are never enough.
 //!
-//! Content that fails a checksum is wrong only where it is certain what the checksum is of. Where parts were guessed, or an
-//! ETag is all there is, it is unverified.
+//! Content that fails a checksum counts as wrong only if it is certain what the checksum covers. If part sizes were
+//! guessed, or only an ETag is available, it counts as unverified.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -25,66 +25,66 @@ use super::mtime;
 use super::parts::{Composite, Cut};
 use super::sign::hex;
 
-/// An object that is there.
+/// An existing object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Present {
-    /// Its length in bytes.
+pub(crate) struct Present {
+    /// Size of the object, in bytes.
     pub size: u64,
-    /// Its ETag without quotes.
+    /// ETag without quotes.
     pub etag: Option<String>,
-    /// Its checksums, the strongest one first.
+    /// Checksums, the strongest first.
     pub checksums: Vec<Checksum>,
-    /// Encrypted so that its ETag says nothing of its content.
+    /// Whether it is encrypted so that its ETag does not depend on its content alone.
     pub opaque_etag: bool,
-    /// The time of the file that it was made of, or when it was made.
+    /// Modification time of its source file, otherwise the time of its upload.
     pub modified: Option<Mtime>,
 }
 
-/// One way to show the content of an object.
+/// One way to verify the content of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Test {
+pub(crate) enum Test {
     /// A checksum of the full object.
     Whole(Algorithm, Vec<u8>),
-    /// A checksum of the checksums of parts, cut so.
+    /// A checksum of the checksums of parts, with these part sizes.
     Parts(Algorithm, Vec<u8>, Cut),
     /// MD5 in hex.
     Md5(String),
 }
 
-/// Why content that fails all tests may be right nevertheless.
+/// Why content that fails all tests may still be right.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Doubt {
     /// The store has no checksum.
     NoChecksum,
-    /// The store has one of parts, and does not tell their sizes.
+    /// The store has a checksum of parts whose sizes it does not give.
     UnknownParts,
-    /// The store has an ETag only, which need not be of the content.
+    /// The store has only an ETag, which need not depend on the content.
     EtagOnly,
 }
 
-/// What shows the content of an object: one of these tests.
+/// Tests of an object's content; one passed test is enough.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Proof {
-    /// The tests.
+pub(crate) struct Proof {
+    /// The tests, if there are any.
     pub tests: Vec<Test>,
-    /// Content that fails is unverified for this reason; `None`: it is wrong.
+    /// Reason why content that fails is only unverified; `None` if it is wrong.
     pub doubt: Option<Doubt>,
 }
 
-/// What tests have shown.
+/// Result of the tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Finding {
-    /// The content is the object's.
+pub(crate) enum Finding {
+    /// The content equals the object's.
     Right,
-    /// It is not.
+    /// The content differs from the object's.
     Wrong,
-    /// It may be.
+    /// The content could not be verified.
     Unverified(Doubt),
 }
 
 impl Present {
-    /// Reads what the answer to HEAD says.
-    pub fn of(answer: &Answer) -> Present {
+    /// Parses the answer to HEAD.
+    pub(crate) fn of(answer: &Answer) -> Present {
         let head = &answer.head;
         let encryption = head.store_field("x-amz-server-side-encryption").unwrap_or_default();
         let etag = etag(&answer.head);
@@ -98,13 +98,13 @@ impl Present {
         }
     }
 
-    /// Its SHA-256 in base64, without a number of parts.
-    pub fn sha256(&self) -> Option<String> {
+    /// SHA-256 in base64, without a number of parts.
+    pub(crate) fn sha256(&self) -> Option<String> {
         let found = self.checksums.iter().find(|checksum| checksum.algorithm == Algorithm::Sha256);
         found.map(|checksum| STANDARD.encode(&checksum.sum))
     }
 
-    /// The number of parts whose sizes have to be known for the strongest checksum.
+    /// Number of parts whose sizes are needed for the strongest checksum.
     fn parts(&self) -> Option<u64> {
         match self.checksums.first()?.form {
             Form::Parts(parts) => parts,
@@ -119,8 +119,8 @@ impl Present {
         etag.map(|etag| Test::Md5(etag.to_ascii_lowercase()))
     }
 
-    /// What shows its content, by what is known of its parts.
-    pub fn proof(&self, layout: &Layout) -> Proof {
+    /// The tests of the content, given what is known of its parts.
+    pub(crate) fn proof(&self, layout: &Layout) -> Proof {
         let tests = self.checksums.iter().map(|checksum| self.tests(checksum, layout));
         let (certain, guessed): (Vec<_>, Vec<_>) = tests.partition(|(_, is_certain)| *is_certain);
         if let Some((tests, _)) = certain.into_iter().next() {
@@ -136,7 +136,7 @@ impl Present {
         }
     }
 
-    /// The tests by one checksum, and whether content that fails them all is certainly wrong.
+    /// The tests by one checksum, and whether content that fails all of them is certainly wrong.
     fn tests(&self, checksum: &Checksum, layout: &Layout) -> (Vec<Test>, bool) {
         let Checksum { algorithm, sum, form } = checksum;
         let whole = || Test::Whole(*algorithm, sum.clone());
@@ -161,24 +161,24 @@ impl Present {
     }
 }
 
-/// A checksum without the number of parts.
-pub fn sum_of(checksum: &str) -> &str {
+/// Removes the number of parts from a checksum.
+pub(crate) fn sum_of(checksum: &str) -> &str {
     checksum.split_once('-').map_or(checksum, |(sum, _)| sum)
 }
 
 /// Whether an ETag may be an MD5 sum.
-pub fn is_md5(etag: &str) -> bool {
+pub(crate) fn is_md5(etag: &str) -> bool {
     etag.len() == 32 && etag.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// MD5 of content in hex, as ETags have it.
+/// MD5 of content in hex, as in ETags.
 pub fn md5_hex(content: &[u8]) -> String {
     hex(Md5::digest(content).as_slice())
 }
 
-/// The ETag that stores of the usual kind give an object in parts: the MD5 of its parts' ETags, and their number. `None`
-/// where these are no MD5 sums.
-pub fn composite_etag<'a>(parts: impl ExactSizeIterator<Item = &'a str>) -> Option<String> {
+/// The usual ETag of an object in parts: the MD5 of its parts' ETags, and their number. `None` if the parts' ETags are
+/// not MD5 sums.
+pub(crate) fn composite_etag<'a>(parts: impl ExactSizeIterator<Item = &'a str>) -> Option<String> {
     let count = parts.len();
     let mut md5 = Md5::new();
     for etag in parts.map(str::as_bytes) {
@@ -193,34 +193,34 @@ pub fn composite_etag<'a>(parts: impl ExactSizeIterator<Item = &'a str>) -> Opti
     Some(format!("{}-{count}", hex(md5.finalize().as_slice())))
 }
 
-/// MD5 of content in base64, as `Content-MD5` has it.
-pub fn md5_base64(content: &[u8]) -> String {
+/// MD5 of content in base64, as in `Content-MD5`.
+pub(crate) fn md5_base64(content: &[u8]) -> String {
     md5_of(&[content])
 }
 
-/// The same of content in pieces.
-pub fn md5_of<D: AsRef<[u8]>>(pieces: &[D]) -> String {
+/// MD5 in base64 of content in pieces.
+pub(crate) fn md5_of<D: AsRef<[u8]>>(pieces: &[D]) -> String {
     let mut md5 = Md5::new();
     pieces.iter().for_each(|piece| md5.update(piece.as_ref()));
     STANDARD.encode(md5.finalize())
 }
 
-/// A test under way, and what it is to give.
+/// A test in progress, with its expected result.
 enum Running {
     Whole(Hasher, Vec<u8>),
     Parts(Box<Composite>, Vec<u8>),
     Md5(Box<Md5>, String),
 }
 
-/// Hashes content by whatever a proof needs.
-pub struct Checker {
+/// Computes all hashes that a proof needs.
+pub(crate) struct Checker {
     running: Vec<Running>,
     doubt: Option<Doubt>,
 }
 
 impl Checker {
-    /// For this proof.
-    pub fn new(proof: Proof) -> Checker {
+    /// Creates a checker for this proof.
+    pub(crate) fn new(proof: Proof) -> Checker {
         let running = proof.tests.into_iter().map(|test| match test {
             Test::Whole(algorithm, sum) => Running::Whole(Hasher::new(algorithm), sum),
             Test::Parts(algorithm, sum, cut) => Running::Parts(Box::new(Composite::new(algorithm, cut)), sum),
@@ -229,13 +229,13 @@ impl Checker {
         Checker { running: running.collect(), doubt: proof.doubt }
     }
 
-    /// Whether content can pass.
-    pub fn has_tests(&self) -> bool {
+    /// Whether there are any tests.
+    pub(crate) fn has_tests(&self) -> bool {
         !self.running.is_empty()
     }
 
-    /// The next bytes, in pieces.
-    pub fn update<D: AsRef<[u8]>>(&mut self, pieces: &[D]) {
+    /// Adds the next bytes, in pieces.
+    pub(crate) fn update<D: AsRef<[u8]>>(&mut self, pieces: &[D]) {
         let bytes = || pieces.iter().map(AsRef::as_ref);
         for running in &mut self.running {
             match running {
@@ -246,8 +246,8 @@ impl Checker {
         }
     }
 
-    /// What the tests have shown.
-    pub fn finish(self) -> Finding {
+    /// Returns the result of the tests.
+    pub(crate) fn finish(self) -> Finding {
         let mut passed = self.running.into_iter().map(|running| match running {
             Running::Whole(hasher, sum) => hasher.finish() == sum,
             Running::Parts(composite, sum) => composite.finish() == sum,
@@ -261,11 +261,11 @@ impl Checker {
     }
 }
 
-/// Whether a file has the content that a proof tells of. Reads from where the file stands.
+/// Whether a file, from its current position on, has the content of this proof.
 ///
 /// # Errors
-/// The file cannot be read, or cannot be rewound to its start.
-pub fn file_matches(mut file: &File, proof: Proof) -> io::Result<bool> {
+/// The error of read(2) or lseek(2), unchanged.
+pub(crate) fn file_matches(mut file: &File, proof: Proof) -> io::Result<bool> {
     let mut checker = Checker::new(proof);
     let mut buffer = vec![0; READ_BYTES];
     loop {
@@ -278,22 +278,22 @@ pub fn file_matches(mut file: &File, proof: Proof) -> io::Result<bool> {
     }
 }
 
-/// Asks for an object; `None`: there is none.
+/// Requests the head of an object; `None` if it does not exist.
 ///
 /// # Errors
-/// [`CallError`] if the request fails after all retries, or the store refuses it. A missing object is no error.
-pub async fn head(client: &Client, key: &str) -> Result<Option<Present>, CallError> {
+/// A [`CallError`] if the request fails after all retries, or the store refuses it. A missing object is not an error.
+pub(crate) async fn head(client: &Client, key: &str) -> Result<Option<Present>, CallError> {
     let call = Call::new(Method::Head, Some(key));
     let call = call.optional_field(Feature::ToldChecksums, "x-amz-checksum-mode", "ENABLED");
     let answer = client.call(call).await?;
     Ok((answer.head.status != 404).then(|| Present::of(&answer)))
 }
 
-/// What shows an object's content; the store is asked for the sizes of its parts, where these matter.
+/// The tests of an object's content. If they need the sizes of its parts, the store is asked for them.
 ///
 /// # Errors
-/// [`CallError`] if the request fails after all retries, or the store refuses it.
-pub async fn proof(client: &Client, key: &str, present: &Present) -> Result<Proof, CallError> {
+/// A [`CallError`] if the request fails after all retries, or the store refuses it.
+pub(crate) async fn proof(client: &Client, key: &str, present: &Present) -> Result<Proof, CallError> {
     let layout = match present.parts() {
         Some(count) => {
             let whole = layout::Object { size: present.size, etag: present.etag.as_deref(), count };
@@ -303,7 +303,7 @@ pub async fn proof(client: &Client, key: &str, present: &Present) -> Result<Proo
     };
     let mut proof = present.proof(&layout);
     if client.dialect().lacks(Feature::Md5Etags) {
-        // Content would be read and hashed in vain.
+        // The content would be read and hashed in vain.
         proof.tests.retain(|test| !matches!(test, Test::Md5(_)));
     }
     Ok(proof)

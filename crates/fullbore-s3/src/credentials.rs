@@ -1,8 +1,8 @@
-//! Credentials as the AWS tools find them: in the environment, in profiles, from a program, by a web identity, from
-//! a container's or a machine's metadata service; and renewed before they end. Single sign-on is not supported, and
-//! said so.
+//! Credentials, found in the way of the AWS tools: in the environment, in profiles, from a program, by a web identity,
+//! or from the metadata service of a container or machine. They are renewed before they expire. Single sign-on is not
+//! supported, and an error says so.
 //!
-//! Nothing here reads the environment: [`Aws::find`] is given a way to look variables up.
+//! Nothing here reads the environment: [`Aws::find`] gets a function to look up variables.
 
 pub mod config;
 pub mod exchange;
@@ -19,51 +19,51 @@ use super::sign::Identity;
 use config::{ConfigError, Kind, Sections, Settings};
 pub use provider::Provider;
 
-/// Credentials are renewed so many seconds before they end.
+/// Credentials are renewed this number of seconds before they expire.
 pub(crate) const RENEW_BEFORE_S: i64 = 300;
 
-/// Profiles that may name one another as their source.
+/// Maximum length of a chain of profiles that name one another as their source.
 const SOURCES_MAX: usize = 5;
 
-/// Why there are no credentials. No text holds a secret.
+/// Why credentials are missing. No text contains a secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CredentialsError {
-    /// A file of settings.
+    /// A settings file could not be used.
     #[error("{}: {reason}", path.display())]
     File {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Why it could not be used.
         reason: String,
     },
-    /// A profile that was asked for and is in no file.
+    /// The requested profile is not in either file.
     #[error("profile {name:?} is neither in {} nor in {}", config.display(), credentials.display())]
     NoProfile {
-        /// Its name.
+        /// Name of the profile.
         name: String,
-        /// The one file.
+        /// Path of the `config` file.
         config: PathBuf,
-        /// The other.
+        /// Path of the `credentials` file.
         credentials: PathBuf,
     },
-    /// A profile that cannot be used.
+    /// The profile cannot be used.
     #[error("profile {name:?}: {reason}")]
     Profile {
-        /// Its name.
+        /// Name of the profile.
         name: String,
-        /// Why not.
+        /// Why it cannot be used.
         reason: String,
     },
-    /// The source had none.
+    /// A source of credentials failed.
     #[error("no credentials from {source_name}: {reason}")]
     Source {
-        /// "the metadata service of this machine".
+        /// Name of the source, such as "the metadata service of this machine".
         source_name: String,
-        /// What happened.
+        /// Why it failed.
         reason: String,
     },
-    /// A setting of checksums that is no word of the AWS tools.
+    /// A checksum setting has a value that the AWS tools do not define.
     #[error("{name}={value}: must be when_supported or when_required")]
     Checksums {
         /// Name of the variable or of the profile's setting.
@@ -71,21 +71,21 @@ pub enum CredentialsError {
         /// Value of the setting.
         value: String,
     },
-    /// No source had any.
+    /// No source had credentials.
     #[error("no credentials found{}{}", if tried.is_empty() { "" } else { ": " }, tried.join("; "))]
     None {
-        /// What each source said.
+        /// The result of each source.
         tried: Vec<String>,
     },
 }
 
-/// A way to look up a variable of the environment.
+/// A function that looks up an environment variable.
 pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// Settings of the AWS tools: environment variables and the two files of profiles.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Aws {
-    /// Where credentials may come from, in this order.
+    /// Sources of credentials, in order of precedence.
     pub providers: Vec<Provider>,
     /// Region of the environment or the profile; `None` if neither sets one.
     pub region: Option<String>,
@@ -103,7 +103,7 @@ pub struct Aws {
     pub asks_for_checksums: bool,
 }
 
-/// The files, and which profile is meant.
+/// The settings files, and the chosen profile.
 struct Profiles {
     name: String,
     config_path: PathBuf,
@@ -161,7 +161,7 @@ fn expand(path: &str, home: &Path) -> PathBuf {
     path.strip_prefix("~/").map_or_else(|| PathBuf::from(path), |rest| home.join(rest))
 }
 
-/// A file that is not there is empty.
+/// Reads a file; a missing one counts as empty.
 fn read(path: &Path, kind: Kind) -> Result<Sections, CredentialsError> {
     let failed = |reason: String| CredentialsError::File { path: path.to_owned(), reason };
     match std::fs::metadata(path) {
@@ -177,10 +177,12 @@ fn read(path: &Path, kind: Kind) -> Result<Sections, CredentialsError> {
 }
 
 impl Aws {
-    /// Finds everything; `profile` is the one that the command line names.
+    /// Reads all settings; `profile` is the one named on the command line, if any.
     ///
     /// # Errors
-    /// Files that cannot be read, profiles that are not there or cannot be used.
+    /// [`CredentialsError::File`] if a file cannot be read or parsed; [`CredentialsError::NoProfile`] or
+    /// [`CredentialsError::Profile`] if the profile is missing or cannot be used; [`CredentialsError::Checksums`] for
+    /// an unknown checksum setting.
     pub fn find(lookup: Lookup<'_>, profile: Option<&str>) -> Result<Aws, CredentialsError> {
         let given = |name: &str| lookup(name).filter(|value| !value.trim().is_empty());
         let profiles = Profiles::read(&given, profile)?;
@@ -230,24 +232,25 @@ impl Aws {
     }
 }
 
-/// Keeps credentials, and renews them before they end.
+/// Holds credentials, and renews them before they expire.
 #[derive(Debug)]
 pub struct CredentialCache {
-    /// None: requests are not signed.
+    /// `None`: requests are not signed.
     providers: Option<Vec<Provider>>,
     connect: ConnectOptions,
     cached: Mutex<Option<Arc<Identity>>>,
-    /// Held by the caller that asks the providers.
+    /// Held by the caller that is asking the providers.
     asking: tokio::sync::Mutex<()>,
 }
 
 impl CredentialCache {
-    /// Asks these, in order, when credentials are first needed; `connect` is for those that are services.
+    /// Creates a cache that asks these providers, in order, when credentials are first needed. `connect` has the
+    /// connection options for services.
     pub fn new(providers: Vec<Provider>, connect: ConnectOptions) -> CredentialCache {
         CredentialCache { providers: Some(providers), connect, cached: Mutex::default(), asking: Default::default() }
     }
 
-    /// Makes a cache without credentials: requests stay unsigned.
+    /// Creates a cache without credentials: requests are not signed.
     pub fn anonymous() -> CredentialCache {
         let connect = ConnectOptions::default();
         CredentialCache { providers: None, connect, cached: Mutex::default(), asking: Default::default() }
@@ -293,7 +296,7 @@ impl CredentialCache {
         self.cached.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Credentials that need no renewal.
+    /// Credentials that need no renewal yet.
     fn fresh(&self, refused: Option<&Identity>) -> Option<Arc<Identity>> {
         let ends = |identity: &Identity| identity.expires.is_some_and(|expires| expires - RENEW_BEFORE_S <= unix_now());
         self.cached().filter(|identity| !ends(identity) && refused != Some(&**identity))
@@ -304,7 +307,7 @@ impl CredentialCache {
         for provider in providers {
             match provider.fetch(&self.connect).await {
                 Ok(identity) => return Ok(identity),
-                // The last resort of every machine: elsewhere it is no news that it is not there.
+                // The last resort on every machine: elsewhere, its absence is no news.
                 Err(error) if provider.is_guess() => tried.push(error.to_string()),
                 Err(error) => return Err(error),
             }

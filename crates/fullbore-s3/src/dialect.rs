@@ -1,45 +1,45 @@
-//! What a store honours of the S3 protocol: learned in a run from its answers, and remembered here and nowhere else.
+//! Which parts of the S3 protocol a store supports, learned during a run from its answers.
 //!
-//! Every store leaves out something: a header field that Amazon's knows is refused, ignored, or answered as if it were
-//! honoured. Settings for each product would be wrong with its next version, so fullbore asks as it would ask Amazon's,
-//! and learns from a refusal. [`Client::call`](super::Client::call) leaves a suspected part of a request out and sends
-//! the request again; what then succeeds shows which part the store does not take ([`Feature`]).
+//! Every store lacks something: it refuses or ignores a header field that Amazon's stores support, or answers as if it
+//! had honoured it. Settings per product would be wrong with its next version. So fullbore sends the requests that
+//! Amazon's stores support, and learns from refusals. [`Client::call`](super::Client::call) omits a suspected part of a
+//! request and sends it again; its success shows which part the store does not support ([`Feature`]).
 //!
-//! Nothing is remembered for later runs, when another store or another version may answer at the address.
+//! Nothing is kept for later runs, when another store or version may answer at the address.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use super::parts::PARTS_MAX;
 
-/// A part of the protocol that not every store honours.
+/// A part of the protocol that not every store supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Feature {
-    /// SHA-256 checksums (`x-amz-checksum-sha256`) of objects that are put in one piece.
+    /// SHA-256 checksums (`x-amz-checksum-sha256`) of objects put in one piece.
     ObjectChecksums,
-    /// The same of parts, and `x-amz-checksum-algorithm` when an upload in parts begins.
+    /// SHA-256 checksums of parts, and `x-amz-checksum-algorithm` at the start of a multipart upload.
     PartChecksums,
-    /// `x-amz-checksum-mode: ENABLED` in HEAD: the store tells the checksums that it has.
+    /// `x-amz-checksum-mode: ENABLED` in HEAD: the answer includes the checksums of the object.
     ToldChecksums,
-    /// A signature that does not cover the content (`UNSIGNED-PAYLOAD`), for content with a checksum of its own.
+    /// A signature that does not cover the content (`UNSIGNED-PAYLOAD`), for content with its own checksum.
     UnsignedPayload,
-    /// `If-None-Match: *` in PUT: an object is put only where there is none.
+    /// `If-None-Match: *` in PUT: an object is put only if none exists.
     PutIfAbsent,
-    /// `If-Match` in GET: all ranges are of the same object.
+    /// `If-Match` in GET: all ranges come from the same object.
     GetIfMatch,
-    /// `Range` in GET: an object can be got in parts.
+    /// `Range` in GET: parts of an object can be downloaded.
     Ranges,
-    /// `POST ?delete`: many objects are deleted by one request.
+    /// `POST ?delete`: one request deletes many objects.
     BulkDelete,
-    /// `list-type=2`: a listing goes on by a token, not by the last key.
+    /// `list-type=2`: a listing continues by a token, not by the last key.
     ListingTokens,
-    /// `encoding-type=url`: a listing can have keys that XML cannot.
+    /// `encoding-type=url`: a listing can contain keys that XML cannot express.
     EncodedListing,
     /// The ETag of an object in one piece is the MD5 of its content.
     Md5Etags,
 }
 
 impl Feature {
-    /// All of them.
+    /// All features.
     pub const ALL: [Feature; 11] = [
         Feature::ObjectChecksums,
         Feature::PartChecksums,
@@ -77,25 +77,25 @@ impl Feature {
 pub enum Support {
     /// No answer has shown it yet.
     Unknown,
-    /// An answer has shown that the store honours it.
+    /// An answer has shown that the store supports it.
     Honoured,
     /// The store has refused or ignored it, or the user has switched it off.
     Lacking,
 }
 
-/// What is known of one store. Shared by all requests of a run.
+/// What is known of one store. All requests of a run share it.
 #[derive(Debug)]
 pub struct Dialect {
     support: [AtomicU8; Feature::ALL.len()],
-    /// Somebody is finding out whether the store honours conditions.
+    /// A request is finding out whether the store honours conditions.
     condition_is_asked: AtomicBool,
-    /// The store wants `Content-MD5` with content: a bucket with object locks does.
+    /// The store requires `Content-MD5` with content: a bucket with object locks does.
     wants_md5: AtomicBool,
-    /// Parts of an object, at most.
+    /// Maximum number of parts of an object.
     parts_max: AtomicU64,
 }
 
-/// Of a store that nothing is known of.
+/// The state for an unknown store.
 impl Default for Dialect {
     fn default() -> Dialect {
         Dialect {
@@ -108,8 +108,8 @@ impl Default for Dialect {
 }
 
 impl Dialect {
-    /// What is known before the first request. Amazon's stores honour `If-None-Match` by their documentation
-    /// ("Conditional writes", since August 2024); any other store may answer 200 and replace what is there.
+    /// The state before the first request. Amazon's stores honour `If-None-Match` by their documentation ("Conditional
+    /// writes", since August 2024). Any other store may answer 200 and replace the object.
     pub fn of(is_amazon: bool) -> Dialect {
         let dialect = Dialect::default();
         if is_amazon {
@@ -127,18 +127,18 @@ impl Dialect {
         }
     }
 
-    /// Whether the store was seen to honour a feature.
+    /// Whether an answer has shown that the store supports a feature.
     pub fn honours(&self, feature: Feature) -> bool {
         self.support(feature) == Support::Honoured
     }
 
-    /// Whether the store was seen not to honour a feature.
+    /// Whether an answer has shown that the store lacks a feature.
     pub fn lacks(&self, feature: Feature) -> bool {
         self.support(feature) == Support::Lacking
     }
 
-    /// Remembers what an answer has shown. A feature that was lacking once is not relied on again: behind one address
-    /// there may be several servers.
+    /// Records what an answer has shown. A feature that was once lacking is not relied on again: several servers may be
+    /// behind one address.
     pub fn learn(&self, feature: Feature, support: Support) {
         let code = match support {
             Support::Unknown => return,
@@ -152,7 +152,7 @@ impl Dialect {
         }
     }
 
-    /// Whether the caller is to find out about [`Feature::PutIfAbsent`]; true for one caller only.
+    /// Whether the caller should test [`Feature::PutIfAbsent`]; true for one caller only.
     pub(crate) fn asks_for_condition(&self) -> bool {
         self.support(Feature::PutIfAbsent) == Support::Unknown && !self.condition_is_asked.swap(true, Ordering::Relaxed)
     }
@@ -162,17 +162,17 @@ impl Dialect {
         self.wants_md5.load(Ordering::Relaxed)
     }
 
-    /// How many parts an object may have.
+    /// Maximum number of parts of an object.
     pub(crate) fn parts_max(&self) -> u64 {
         self.parts_max.load(Ordering::Relaxed)
     }
 
-    /// The store has refused a part with a higher number.
+    /// Records that the store has refused a part with a higher number.
     pub(crate) fn learn_parts_max(&self, most: u64) {
         self.parts_max.fetch_min(most, Ordering::Relaxed);
     }
 
-    /// The store has asked for `Content-MD5`.
+    /// Records that the store requires `Content-MD5`.
     pub(crate) fn learn_to_send_md5(&self) {
         self.wants_md5.store(true, Ordering::Relaxed);
     }

@@ -1,9 +1,8 @@
-//! An object out of a store, by ranges that are on their way at once, given out in order and verified.
+//! Downloads an object by concurrent ranges, which are passed on in order and verified.
 //!
-//! The first range and the question for checksums go together, so that a small object costs one round trip. All later
-//! ranges, which are asked for once the object's length is known, are of the same object (`If-Match`): one that is
-//! replaced meanwhile is an error, not a mixture. Where a store sends the whole object for a range, all of it is read
-//! from one answer.
+//! The first range and the request for checksums are sent together, so that a small object takes one round trip. Later
+//! ranges are requested once the object's length is known, with `If-Match`: if the object is replaced meanwhile, that
+//! is an error, not a mixture. If a store sends the whole object for a range, all of it is read from one answer.
 
 use std::collections::VecDeque;
 use std::io;
@@ -25,81 +24,81 @@ use super::client::{Answer, Call, CallError, Client, is_same_etag};
 use super::compare::{self, Checker, Doubt, Finding, Present, Proof};
 use super::dialect::{Feature, Support};
 
-/// Bytes on their way at once: they carry 1 Gbit/s over 0.4 s.
-pub const WINDOW_BYTES: u64 = 48 << 20;
+/// Maximum number of bytes in flight: enough for 1 Gbit/s over 0.4 s.
+pub(crate) const WINDOW_BYTES: u64 = 48 << 20;
 
-/// Ranges on their way at once, at most.
-pub const RANGES_AT_ONCE: u32 = (WINDOW_BYTES / RANGE_BYTES) as u32;
+/// Maximum number of ranges in flight.
+pub(crate) const RANGES_AT_ONCE: u32 = (WINDOW_BYTES / RANGE_BYTES) as u32;
 
-/// Bytes of a range: half a part. Twelve of them keep a long path full while one is waited for.
-pub const RANGE_BYTES: u64 = 4 << 20;
+/// Size of a range, in bytes: half a part. Twelve of them keep a long path full while the first is being received.
+pub(crate) const RANGE_BYTES: u64 = 4 << 20;
 
-/// Pieces of a whole object between its connection and the hashing, and bytes that are hashed at once.
+/// Maximum number of pieces of a whole object that wait for hashing, and number of bytes hashed at once.
 const STREAMED_PIECES: usize = 16;
 const GATHERED_BYTES: usize = 1 << 20;
 
-/// From a store within this round trip, where more of them cost it more than the way does, they are larger.
+/// Within this round trip to the store, ranges are larger: more requests would cost the store more than the path gains.
 const NEAR: Duration = Duration::from_millis(1);
 const NEAR_RANGE_BYTES: u64 = 16 << 20;
 
-/// Why an object is not here.
+/// Why an object was not downloaded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DownloadError {
-    /// The store's part.
+    /// A request failed.
     #[error(transparent)]
     Call(#[from] CallError),
     /// There is no such object.
     #[error("{key:?}: no such object in this bucket")]
     Missing {
-        /// Its key.
+        /// Key of the object.
         key: String,
     },
-    /// It was replaced meanwhile.
+    /// The object was replaced during the download.
     #[error("{key:?}: the object was replaced while it was read")]
     Changed {
-        /// Its key.
+        /// Key of the object.
         key: String,
     },
-    /// It is not what its checksum says.
+    /// The content does not match its checksum.
     #[error("{key:?}: the content does not match the checksum of the store")]
     Wrong {
-        /// Its key.
+        /// Key of the object.
         key: String,
     },
-    /// No checksum shows that it is right, and one is required.
+    /// No checksum verifies the content, and one is required.
     #[error("{key:?}: {}", unverified(*doubt))]
     Unverified {
-        /// Its key.
+        /// Key of the object.
         key: String,
-        /// Why not.
+        /// Why it cannot be verified.
         doubt: Doubt,
     },
-    /// Another range than was asked for.
+    /// The store sent another range than requested.
     #[error("{key:?}: the store sent another range than requested")]
     Range {
-        /// Its key.
+        /// Key of the object.
         key: String,
     },
-    /// Less, or more, than the object has.
+    /// The store sent fewer or more bytes than the object has.
     #[error("{key:?}: the store sent {bytes} bytes of an object of {size} bytes")]
     Truncated {
-        /// Its key.
+        /// Key of the object.
         key: String,
-        /// What came.
+        /// Number of received bytes.
         bytes: u64,
-        /// What the object has, as the store says elsewhere.
+        /// Size of the object in bytes, from another answer.
         size: u64,
     },
-    /// What an earlier run left of it cannot be read or cut.
+    /// The unfinished file of an earlier run cannot be read or cut.
     #[error("{key:?}: cannot use the unfinished file: {source}")]
     Beginning {
-        /// Its key.
+        /// Key of the object.
         key: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Whoever wanted it has gone.
+    /// The receiver of the content is gone.
     #[error("the receiver of the content has stopped")]
     Unwanted,
 }
@@ -107,17 +106,17 @@ pub enum DownloadError {
 /// Result of a download.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Downloaded {
-    /// Length of the object in bytes.
+    /// Size of the object, in bytes.
     pub size: u64,
-    /// The time of the file that it was made of, or when it was made.
+    /// Modification time of its source file, otherwise the time of its upload.
     pub modified: Option<Mtime>,
-    /// Why no checksum of the store proves them; `None`: one does.
+    /// Why no checksum verifies the content; `None` if one does.
     pub doubt: Option<Doubt>,
 }
 
-/// Whether a beginning, of which so much was used, may be that of another object than the one that was got. Without a
-/// noted ETag ([`Beginning::etag`]) only a passed test shows that it is not.
-pub fn is_of_another(got: &Result<Downloaded, DownloadError>, used_bytes: u64, was_noted: bool) -> bool {
+/// Whether the reused beginning may belong to another object than the downloaded one. Without a noted ETag
+/// ([`Beginning::etag`]), only a passed test excludes that.
+pub(crate) fn is_of_another(got: &Result<Downloaded, DownloadError>, used_bytes: u64, was_noted: bool) -> bool {
     let may_be = match got {
         Ok(got) => got.doubt.is_some() && !was_noted,
         Err(error) => matches!(
@@ -128,8 +127,8 @@ pub fn is_of_another(got: &Result<Downloaded, DownloadError>, used_bytes: u64, w
     may_be && used_bytes > 0
 }
 
-/// What is known of content that is unverified.
-pub fn unverified(doubt: Doubt) -> &'static str {
+/// Describes unverified content.
+pub(crate) fn unverified(doubt: Doubt) -> &'static str {
     match doubt {
         Doubt::NoChecksum => "the store has no checksum of this object; only its length is verified",
         Doubt::UnknownParts => {
@@ -141,12 +140,12 @@ pub fn unverified(doubt: Doubt) -> &'static str {
     }
 }
 
-/// Gets an object; its bytes go to `out` in order, range by range, before all of them are verified. Where a checksum is
-/// `required`, content that none shows to be right is an error, and of an object without any nothing is given out.
-/// `known_bytes` is set to the object's length as soon as that is known.
+/// Downloads an object. Its bytes are sent to `out` in order, range by range, before all of them are verified. If
+/// `required`, content that no checksum verifies is an error, and an object without any checksum is not sent.
+/// `known_bytes` is set to the object's length as soon as it is known.
 ///
 /// # Errors
-/// [`DownloadError`]; what was given out is not to be used then.
+/// A [`DownloadError`]; the bytes sent so far must not be used then.
 pub async fn get(
     client: &Client,
     key: &str,
@@ -158,15 +157,15 @@ pub async fn get(
     get_rest(client, key, window, out, required, known_bytes, Beginning::none()).await
 }
 
-/// What is here of an object already, from an earlier run.
-pub struct Beginning {
-    /// Bytes of it.
+/// The beginning of an object that an earlier run has downloaded.
+pub(crate) struct Beginning {
+    /// Length of the beginning, in bytes.
     pub bytes: u64,
-    /// The object's ETag then, if it was noted.
+    /// ETag of the object at that time, if it was noted.
     pub etag: Option<String>,
-    /// Reads it at an offset.
+    /// Reads the beginning at an offset.
     pub read: ReadAt,
-    /// Hears, before any content is given out, how much of it is used, and which ETag the object has.
+    /// Called before any content is sent, with the number of bytes that are reused and the object's ETag.
     pub settle: Settle,
 }
 
@@ -174,13 +173,12 @@ type ReadAt = Box<dyn Fn(u64, &mut [u8]) -> io::Result<usize> + Send>;
 type Settle = Box<dyn FnOnce(u64, Option<&str>) -> io::Result<()> + Send>;
 
 impl Beginning {
-    /// Of nothing.
-    pub fn none() -> Beginning {
+    /// An empty beginning.
+    pub(crate) fn none() -> Beginning {
         Beginning { bytes: 0, etag: None, read: Box::new(|_, _| Ok(0)), settle: Box::new(|_, _| Ok(())) }
     }
 
-    /// Bytes of it that may be those of this object: of one with the ETag that was noted, or of one that a checksum
-    /// will verify.
+    /// Number of bytes that may belong to this object: its ETag equals the noted one, or a checksum will verify it.
     fn usable(&self, present: &Present, is_verifiable: bool) -> u64 {
         let may_be = match &self.etag {
             Some(etag) => present.etag.as_ref() == Some(etag),
@@ -190,11 +188,13 @@ impl Beginning {
     }
 }
 
-/// As [`get`], of what is behind the beginning that is here: `out` gets the rest, and all of it is verified together.
+/// As [`get`], but only the bytes behind an existing beginning are sent to `out`. Beginning and rest are verified
+/// together.
 ///
 /// # Errors
-/// As there. After a failed verification the beginning may be that of another object.
-pub async fn get_rest(
+/// As [`get`], and [`DownloadError::Beginning`] if the beginning cannot be read or cut. After a failed verification,
+/// the beginning may belong to another object.
+pub(crate) async fn get_rest(
     client: &Client,
     key: &str,
     window: &Window,
@@ -214,11 +214,11 @@ pub async fn get_rest(
         (None, None) => return Err(DownloadError::Missing { key: key.to_owned() }),
     };
     if let Some(first) = first.as_mut().filter(|_| present.size == 0) {
-        // Some proxies leave the length out of an answer without a body.
+        // Some proxies omit the length from an answer without a body.
         present.size = first.complete_length().await?;
     }
     known_bytes.store(present.size, Ordering::Relaxed);
-    // Sizes of parts are asked for beside the first ranges, which they need not wait for.
+    // The sizes of parts are requested in parallel, because the first ranges do not need them.
     let mut proving = JoinSet::new();
     proving.spawn({
         let (client, key, present) = (client.clone(), key.to_owned(), present.clone());
@@ -235,14 +235,14 @@ struct Run<'a> {
     key: &'a str,
     present: &'a Present,
     required: bool,
-    /// Finds out what shows the content; ends with the run.
+    /// Determines the tests of the content; ends with the run.
     proving: JoinSet<Result<Proof, CallError>>,
-    /// Away while it works, and until the first content is there.
+    /// `None` while it is in use, and before the first content has arrived.
     checker: Option<Checker>,
 }
 
 impl Run<'_> {
-    /// The checker, which is away from then on.
+    /// Takes the checker, which the caller puts back.
     async fn checker(&mut self) -> Result<Checker, DownloadError> {
         if let Some(checker) = self.checker.take() {
             return Ok(checker);
@@ -258,7 +258,7 @@ impl Run<'_> {
         }
     }
 
-    /// Hashes the beginning that is here, as far as it may be used; gives its length.
+    /// Hashes the reusable part of the beginning, and returns its length.
     async fn begin(&mut self, beginning: Beginning) -> Result<u64, DownloadError> {
         let failed = |source| DownloadError::Beginning { key: self.key.to_owned(), source };
         let etag = self.present.etag.as_deref();
@@ -290,10 +290,10 @@ impl Run<'_> {
         Ok(from)
     }
 
-    /// The bytes of an answer, if it is the answer to that question.
+    /// The bytes of an answer, if it is for the expected range.
     fn check(&self, answer: Result<Answer, CallError>, expected: Range<u64>) -> Result<Vec<Bytes>, DownloadError> {
         let answer = match answer {
-            // Nothing satisfies a range of an empty object.
+            // No range of an empty object can be satisfied.
             Err(CallError::Refused { status: 416, .. }) if self.present.size == 0 => return Ok(Vec::new()),
             answer => answer?,
         };
@@ -308,7 +308,7 @@ impl Run<'_> {
                 }
                 first == expected.start && last.checked_add(1) == Some(expected.end)
             }
-            // The whole of it, where that was what was asked for.
+            // The whole object, if the whole object was requested.
             (200, None) => expected.start == 0 && length == self.present.size,
             _ => return Err(CallError::refused(format!("GET {}", self.key), &answer).into()),
         };
@@ -322,7 +322,7 @@ impl Run<'_> {
         }
     }
 
-    /// What verification has found.
+    /// Returns the result of the verification.
     async fn end(&mut self) -> Result<Downloaded, DownloadError> {
         let key = || self.key.to_owned();
         let Present { size, modified, .. } = *self.present;
@@ -334,11 +334,11 @@ impl Run<'_> {
         }
     }
 
-    /// Gives out all from an offset on; the first range may be under way.
+    /// Downloads everything from an offset on; the first range may be in flight already.
     ///
-    /// Objects share the window, so that nothing of an object that holds a place waits for another one: its ranges get
-    /// their places in order, and only the one that is given out next, while nothing of the object is held, waits. Else
-    /// ranges that wait for their turn could hold all places for which the first ones wait.
+    /// Objects share the window, so an object that holds a place must never wait for another object. Its ranges get
+    /// their places in order. Only the range that is sent next, while the object holds no place, may wait. Otherwise
+    /// ranges that wait for their turn could hold all places that the first ones need.
     async fn ranges(
         &mut self,
         from: u64,
@@ -386,7 +386,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Gives out all from an offset on, out of one answer with the whole object.
+    /// Downloads everything from an offset on, from one answer with the whole object.
     async fn whole(&mut self, from: u64, window: &Window, out: &mpsc::Sender<Vec<Bytes>>) -> Result<(), DownloadError> {
         let _permit = window.acquire(RANGE_BYTES).await;
         let mut given = from;
@@ -404,7 +404,7 @@ impl Run<'_> {
         }
     }
 
-    /// Asks for the object, and gives out its bytes behind those that were given out already.
+    /// Requests the object, and sends the bytes behind those that were sent already.
     async fn stream(&mut self, given: &mut u64, out: &mpsc::Sender<Vec<Bytes>>) -> Result<Answer, DownloadError> {
         let changed = || DownloadError::Changed { key: self.key.to_owned() };
         let (size, etag) = (self.present.size, self.present.etag.as_deref());
@@ -417,14 +417,14 @@ impl Run<'_> {
         calling.spawn(async move { client.call(call).await });
         let (mut offset, mut gathered, mut gathered_bytes) = (0, Vec::new(), 0);
         loop {
-            // A call that has its head ends a stop only when its pieces are taken, or nobody takes them.
+            // After its head, a call ends at a stop only if its pieces are taken, or the receiver is dropped.
             let arrived = tokio::select! {
                 arrived = arriving.recv() => arrived,
                 () = self.client.stopped() => return Err(CallError::Interrupted.into()),
             };
             let Some(arrived) = arrived else { break };
             let data = match arrived {
-                // The request was sent again, perhaps: what was given out comes once more.
+                // The request may have been sent again: bytes that were sent already arrive once more.
                 Streamed::Head(head) => {
                     if !is_same_etag(&head, etag) || head.content_length.is_some_and(|length| length != size) {
                         return Err(changed());
@@ -456,7 +456,7 @@ impl Run<'_> {
         Ok(answered.ok_or_else(|| failed(&"no answer"))?.map_err(|error| failed(&error))??)
     }
 
-    /// Whether the store refuses `If-Match` although the object is the same. Its ETag is compared all the same.
+    /// Whether the store refuses `If-Match` although the object is unchanged. ETags are compared all the same.
     async fn ignores_etags(&self) -> Result<bool, DownloadError> {
         let dialect = self.client.dialect();
         if dialect.lacks(Feature::GetIfMatch) {
@@ -470,7 +470,7 @@ impl Run<'_> {
         Ok(is_same)
     }
 
-    /// Hashes a range and gives it out.
+    /// Hashes a range and sends it on.
     async fn give(&mut self, pieces: Vec<Bytes>, out: &mpsc::Sender<Vec<Bytes>>) -> Result<(), DownloadError> {
         let mut checker = self.checker().await?;
         let hashed = pieces.clone();
@@ -485,12 +485,12 @@ impl Run<'_> {
     }
 }
 
-/// Bytes of all ranges but the first, over a path of this round trip.
+/// Size of all ranges but the first, for a path with this round trip.
 fn range_bytes(round_trip: Option<Duration>) -> u64 {
     if round_trip.is_some_and(|time| time <= NEAR) { NEAR_RANGE_BYTES } else { RANGE_BYTES }
 }
 
-/// The request for an object, which is to be the one of this ETag.
+/// The request for an object, with `If-Match` if `etag` is given.
 fn get_call(key: &str, etag: Option<&str>) -> Call {
     let call = Call::new(Method::Get, Some(key));
     match etag {
@@ -501,15 +501,15 @@ fn get_call(key: &str, etag: Option<&str>) -> Call {
 
 type RangeResult = (Result<Answer, CallError>, Permit);
 
-/// A range on its way; dropped, it is not wanted any more.
+/// A range in flight; dropping it cancels it.
 struct PendingRange {
     task: JoinHandle<RangeResult>,
-    /// What the task gave, when it was looked at before it was wanted.
+    /// The task's result, if it was read early.
     arrived: Option<RangeResult>,
 }
 
 impl PendingRange {
-    /// Asks for a range, which has its place in the window.
+    /// Requests a range, which has its place in the window.
     fn ask(client: &Client, key: &str, bytes: Range<u64>, etag: Option<&str>, permit: Permit) -> PendingRange {
         let client = client.clone();
         let mut call = get_call(key, etag);
@@ -520,7 +520,7 @@ impl PendingRange {
         PendingRange { task, arrived: None }
     }
 
-    /// Bytes of the whole object, if the answer tells; otherwise 0.
+    /// Size of the whole object, if the answer gives it; otherwise 0.
     async fn complete_length(&mut self) -> Result<u64, CallError> {
         let arrived = self.answer().await?;
         let length = arrived.0.as_ref().ok().and_then(|answer| match answer.head.content_range {
@@ -532,7 +532,7 @@ impl PendingRange {
         Ok(length.unwrap_or(0))
     }
 
-    /// What is not there: an answer to HEAD has no body to tell a bucket from an object.
+    /// What is missing: an answer to HEAD has no body that would distinguish a missing bucket from a missing object.
     async fn missing(&mut self, key: &str) -> DownloadError {
         if let Ok((Ok(answer), _)) = self.answer().await {
             let refused = CallError::refused(format!("GET {key}"), &answer);

@@ -1,7 +1,8 @@
-//! What a pipe gives, in memory: as much of the window as has come, and little for one that gives nothing for hours.
+//! Memory for the content of pipes: it grows with the received bytes, so a pipe that stays silent for hours takes
+//! little.
 //!
-//! Room is taken step by step. Pipes that each hold some and wait for more could wait for one another for ever: what all
-//! of them hold of parts that are not full has a bound of its own, and beyond it one pipe at a time goes on.
+//! Memory is taken step by step. Pipes that each hold some and need more could wait for one another for ever. So their
+//! incomplete parts together have a limit of their own; beyond it, one pipe at a time continues.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -12,44 +13,45 @@ use tokio::runtime::Handle;
 
 use super::work::Work;
 
-/// The first step, which every pipe may take: what the kernel keeps for one. Further steps add a quarter of what there is.
+/// The first step, which every pipe may take: the size of the kernel's pipe buffer. Further steps add a quarter of the
+/// present size.
 const STEP_BYTES: u64 = 64 << 10;
 
-/// Room in the window, until the last of those who share it lets go.
-pub type Held = Arc<Vec<Permit>>;
+/// Permits of the window; released when the last holder drops them.
+pub(crate) type Held = Arc<Vec<Permit>>;
 
-/// Content, and its room.
+/// Content with its permits.
 #[derive(Debug, Default)]
-pub struct Gathered {
+pub(crate) struct Gathered {
     /// The bytes.
     pub content: Bytes,
-    /// Their permits.
+    /// Permits of the content.
     pub held: Held,
 }
 
 /// Memory for pipes. Clones share it.
 #[derive(Debug, Clone)]
-pub struct Gathering {
+pub(crate) struct Gathering {
     window: Window,
-    /// Of what is not full, beyond the first step.
+    /// Limit of incomplete parts beyond their first step.
     growing: Window,
-    /// Whose turn it is when that is taken.
+    /// Gives one pipe at a time the right to continue beyond that limit.
     turn: Window,
 }
 
 impl Gathering {
-    /// Within this window. What is not full takes three eighths of it, and whoever has the turn a part more: a quarter at
-    /// most. What is left is enough for all others.
-    pub fn new(window: &Window) -> Gathering {
+    /// Creates the limits within this window. Incomplete parts take at most three eighths of it, and the pipe whose
+    /// turn it is may take a further part, at most a quarter. The rest suffices for all other content.
+    pub(crate) fn new(window: &Window) -> Gathering {
         let growing = Window::new(window.reading().bytes / 8 * 3, u32::MAX);
         Gathering { window: window.clone(), growing, turn: Window::new(1, 1) }
     }
 
-    /// Reads so many bytes, or to the end. On a thread of a runtime that may wait.
+    /// Reads up to `bytes` bytes, or to the end. Blocks; call it on a thread of a runtime that may wait.
     ///
     /// # Errors
-    /// The source cannot be read; its error is returned unchanged.
-    pub fn read(&self, from: &mut dyn Read, bytes: u64, work: &Work) -> io::Result<Gathered> {
+    /// The error of the source, unchanged.
+    pub(crate) fn read(&self, from: &mut dyn Read, bytes: u64, work: &Work) -> io::Result<Gathered> {
         let (mut content, mut held, mut unfinished) = (Vec::new(), Vec::new(), Vec::new());
         let (mut room, mut has_turn) = (0, false);
         while content.len() as u64 == room && room < bytes {
@@ -72,7 +74,7 @@ impl Gathering {
         Ok(Gathered { content: content.into(), held: Arc::new(held) })
     }
 
-    /// The right to hold more of what is not full: so many bytes, or the turn to take what it needs.
+    /// Permission to hold `bytes` more of an incomplete part, or the turn to take what it needs.
     async fn grow(&self, bytes: u64) -> (Permit, bool) {
         tokio::select! {
             biased;

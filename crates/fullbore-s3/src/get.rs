@@ -1,5 +1,5 @@
-//! `get` out of a bucket: an object, to stdout or to a name that it gets when it is complete and right. Several objects
-//! are [`tree`]'s affair.
+//! `get` from a bucket: one object, to stdout or to a file that gets its name when it is complete and right. [`tree`]
+//! downloads several objects.
 
 pub mod tree;
 
@@ -31,10 +31,10 @@ use crate::key;
 use crate::put::report::of_store;
 use crate::verdict::{Facts, judge};
 
-/// Ranges between the network and the file.
+/// Maximum number of ranges between the network and the file.
 const RANGES: usize = 1;
 
-/// Bytes of an unfinished file from which on it is worth to be kept for the next run.
+/// Minimum size of an unfinished file that is kept for the next run, in bytes.
 const KEPT_BYTES: u64 = RANGE_BYTES;
 
 /// Settings of one `fullbore get` from a bucket.
@@ -53,7 +53,9 @@ pub struct GetSettings {
 /// Downloads an object to a file or to `stdout`. Returns `None` if the reader of stdout has closed it.
 ///
 /// # Errors
-/// See [`ErrorKind`]. No file has its name then.
+/// A [`CommandError`] whose [`ErrorKind`] tells the cause: usage for an invalid key or `-o`, network if the store
+/// cannot be reached or refuses, verification for wrong content, disk if the file cannot be written, interrupted after
+/// a signal. No file gets its name then.
 pub fn run(
     settings: &GetSettings,
     stdout: &mut (dyn Write + Send),
@@ -63,7 +65,7 @@ pub fn run(
     let location = &settings.bucket.location;
     let address = format!("{SCHEME}{}/{}", location.bucket, location.key);
     if location.key.is_empty() || location.key.ends_with('/') {
-        return Err(CommandError::usage(format_args!("{address}: the address names no object")));
+        return Err(CommandError::usage(format_args!("{address}: the address does not name an object")));
     }
     key::check(&location.key).map_err(CommandError::usage)?;
     let begun = Instant::now();
@@ -129,7 +131,7 @@ pub fn run(
     Ok(Some(Report { summary, ..Report::default() }))
 }
 
-/// What the attempts of a run have in common.
+/// State shared by the attempts of a run.
 struct Transfer<'a> {
     client: &'a Client,
     runtime: &'a Runtime,
@@ -137,13 +139,13 @@ struct Transfer<'a> {
     pace: Pace,
     begun: Instant,
     events: &'a mut dyn Events,
-    /// Bytes that an earlier run has left, as long as they are not found to be of another object.
+    /// Bytes of an earlier run, until they turn out to belong to another object.
     here: Arc<AtomicU64>,
 }
 
 impl Transfer<'_> {
-    /// Gets the object behind what an earlier run has left of it; gives how much of that was used, too. An error is one
-    /// of the sink.
+    /// Downloads the object behind the bytes of an earlier run. Also returns the number of reused bytes. The outer
+    /// error concerns the sink.
     fn run(&mut self, sink: &mut Sink<'_>) -> Result<(Result<Downloaded, DownloadError>, u64), CommandError> {
         let used = Arc::<AtomicU64>::default();
         let beginning = match sink.left()? {
@@ -201,12 +203,12 @@ impl Transfer<'_> {
     }
 }
 
-/// One object, of which so many bytes are written.
+/// Counts for one object, of which `bytes` are written.
 fn counts(bytes: u64, total_bytes: u64) -> Counts {
     Counts { files: 0, bytes, total_files: 1, total_bytes }
 }
 
-/// What is known of the run now; writing took `target`.
+/// Facts of the run so far; `target` is the time spent writing.
 pub(crate) fn facts(
     client: &Client,
     rate_limit: Option<u64>,
@@ -230,7 +232,7 @@ pub(crate) fn facts(
     }
 }
 
-/// As [`explain_object`]; an object that is not there may be a prefix.
+/// As [`explain_object`]; a missing object may be a prefix.
 fn explain(error: &DownloadError, location: &Location) -> CommandError {
     let command = explain_object(error);
     match error {
@@ -250,7 +252,7 @@ fn explain(error: &DownloadError, location: &Location) -> CommandError {
     }
 }
 
-/// A failed download as the person sees it.
+/// Converts a failed download to a command's error.
 fn explain_object(error: &DownloadError) -> CommandError {
     let kind = match error {
         DownloadError::Call(error) => return bucket::explain(error),

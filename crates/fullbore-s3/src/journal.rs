@@ -1,12 +1,12 @@
-//! Uploads in parts that are open, so that those of a run that was killed can be given up by a later one: their parts
-//! are stored, and paid for, until somebody does.
+//! Journals of open multipart uploads. Uploads of a killed run stay stored, and are paid for, until a later run aborts
+//! them.
 //!
-//! Each run has a file of its own, which it holds a lock on; a file whose lock can be taken is one of a run that is
-//! gone. The files hold names of uploads, no secrets, and are for their owner alone all the same.
+//! Each run has a file of its own and holds a lock on it. A file whose lock can be taken belongs to a run that is gone.
+//! The files contain names of uploads, no secrets, and are still readable by their owner only.
 //!
-//! An upload has a line before the store is asked to begin it ([`Journal::will_begin`]), because the run may be killed
-//! before the answer tells the upload's id. A later run finds such an upload by its key and by the time at which the
-//! store began it ([`Intent::covers`]). A write is enough for that, without a sync: it outlives the process.
+//! An upload gets a line before the store is asked to begin it ([`Journal::will_begin`]), because the run may be killed
+//! before the answer gives the upload's id. A later run finds such an upload by its key, and by the time at which the
+//! store began it ([`Intent::covers`]). A write without a sync is enough: it outlives the process.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -22,56 +22,57 @@ use serde::{Deserialize, Serialize};
 use super::credentials::unix_now;
 use super::key;
 
-/// How the files are called.
+/// Suffix of journal files.
 const SUFFIX: &str = ".s3-uploads";
 
-/// Bytes read of one file, from its end: some hundred thousand uploads.
+/// Maximum number of bytes read from the end of one file: some hundred thousand uploads.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
-/// An upload in parts.
+/// An open multipart upload.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Open {
-    /// The store, see [`super::address::Bucket::store`].
+    /// Name of the store; see [`super::address::Bucket::store`].
     pub store: String,
-    /// The bucket.
+    /// Name of the bucket.
     pub bucket: String,
-    /// The object.
+    /// Key of the object.
     pub key: String,
-    /// The upload.
+    /// Id of the upload, given by the store.
     pub upload_id: String,
-    /// Of which file by which parts it is, where several machines send its parts: a later run may go on with it.
+    /// Identifies the file and the part size, if several machines send its parts: a later run may continue the upload.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of: Option<String>,
 }
 
-/// An upload that the store was asked to begin, and of which no answer is known that settles it.
+/// An upload that the store was asked to begin, without an answer that settles it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Intent {
-    /// A number by chance.
+    /// Random number of the intent.
     pub id: u64,
-    /// The store, see [`super::address::Bucket::store`].
+    /// Name of the store; see [`super::address::Bucket::store`].
     pub store: String,
-    /// The bucket.
+    /// Name of the bucket.
     pub bucket: String,
-    /// The object.
+    /// Key of the object.
     pub key: String,
-    /// When it was about to be begun, seconds since 1970 by our clock.
+    /// Time just before the request, in Unix seconds by our clock.
     pub from_s: i64,
-    /// When its run was last known to wait for it, or had an answer.
+    /// Last time at which the run was known to wait for the answer, or had it.
     pub until_s: i64,
 }
 
-/// How often a run that waits for an answer notes that it is alive.
-pub const ALIVE_EVERY: Duration = Duration::from_secs(5);
+/// How often a run that waits for an answer records that it is alive.
+pub(crate) const ALIVE_EVERY: Duration = Duration::from_secs(5);
 
-/// Time in which a store begins an upload after its run was last known to be alive: until the next note, and ten
-/// seconds for a request that was on its way when the run was killed, which is a guess.
+/// Time in which a store may still begin an upload after its run was last known to be alive, in seconds. It covers the
+/// interval until the next record, and ten seconds for a request in flight when the run was killed. The latter is a
+/// guess.
 const LATE_S: i64 = 15;
 
-/// How exactly the store's clock is known when one of its answers had a date, which has whole seconds.
+/// Uncertainty of the store's clock, in seconds, if one of its answers had a date, which has whole seconds.
 const DATED_TOLERANCE_S: i64 = 1;
 
-/// How far the store's clock may differ from ours when no answer had a date: stores refuse signed requests beyond that
+/// Uncertainty of the store's clock, in seconds, if no answer had a date: stores refuse signed requests beyond it
 /// (`RequestTimeTooSkewed`).
 const UNDATED_TOLERANCE_S: i64 = 15 * 60;
 
@@ -86,11 +87,11 @@ impl Intent {
         self.store == store && self.bucket == bucket
     }
 
-    /// Whether an upload of this key that the store began at that time, by its clock, is the intended one.
-    /// `clock_offset_s` is the store's clock less ours, if known.
+    /// Whether an upload of this key that the store began at `initiated_s`, by its clock, is the intended one.
+    /// `clock_offset_s` is the store's clock minus ours, if known.
     pub fn covers(&self, initiated_s: i64, clock_offset_s: Option<i64>) -> bool {
         let (offset, tolerance) = match clock_offset_s {
-            // Whole seconds differ by one where clocks do not differ.
+            // Whole seconds may differ by one even if the clocks agree.
             Some(-1..=1) => (0, DATED_TOLERANCE_S),
             Some(offset) => (offset, DATED_TOLERANCE_S),
             None => (0, UNDATED_TOLERANCE_S),
@@ -101,7 +102,7 @@ impl Intent {
         (from..=until).contains(&ours)
     }
 
-    /// Whether the store cannot begin it any more.
+    /// Whether the store cannot begin the upload any more.
     pub fn is_over(&self, now_s: i64) -> bool {
         now_s > self.until_s.saturating_add(LATE_S)
     }
@@ -112,12 +113,13 @@ impl Intent {
 enum Line {
     /// The store is about to be asked.
     WillBegin(Intent),
-    /// It has not answered yet.
+    /// The store has not answered yet.
     Waits {
         id: u64,
         at_s: i64,
     },
-    /// It has answered, or cannot be asked any more. Where that is not settled there may be an upload of unknown id.
+    /// The store has answered, or will not be asked again. If that settles nothing, there may be an upload of unknown
+    /// id.
     Answered {
         id: u64,
         at_s: i64,
@@ -130,7 +132,7 @@ enum Line {
 }
 
 impl Line {
-    /// Whether key and id are such as an upload has. Without them, DELETE would be asked of the bucket or the object.
+    /// Whether key and id are those of an upload. Otherwise DELETE would be sent for the bucket or the object.
     fn names_an_upload(&self) -> bool {
         match self {
             Line::WillBegin(intent) => key::check(&intent.key).is_ok(),
@@ -140,12 +142,12 @@ impl Line {
     }
 }
 
-/// The file of this run; it is made when the first upload begins.
+/// The journal of this run. Its file is created when the first upload begins.
 #[derive(Debug)]
-pub struct Journal {
+pub(crate) struct Journal {
     directory: PathBuf,
     file: Mutex<Option<Own>>,
-    /// It was told that nothing can be written.
+    /// A write error was reported.
     is_told: AtomicBool,
 }
 
@@ -153,18 +155,18 @@ pub struct Journal {
 struct Own {
     path: PathBuf,
     file: File,
-    /// The last line may be half a one.
+    /// The last line may be incomplete.
     is_cut: bool,
 }
 
 impl Journal {
-    /// Keeps its file in this directory.
-    pub fn new(directory: &Path) -> Journal {
+    /// Creates a journal whose file will be in this directory.
+    pub(crate) fn new(directory: &Path) -> Journal {
         Journal { directory: directory.to_owned(), file: Mutex::new(None), is_told: AtomicBool::new(false) }
     }
 
-    /// Whether a failure is to be told: the first of a run alone, for the others say the same.
-    pub fn tells(&self) -> bool {
+    /// Whether to report a failure: only the first of a run, because the others say the same.
+    pub(crate) fn tells(&self) -> bool {
         !self.is_told.swap(true, Ordering::Relaxed)
     }
 
@@ -185,46 +187,47 @@ impl Journal {
         written
     }
 
-    /// The store is about to be asked to begin an upload. Gives the intent's id.
+    /// Records that the store is about to be asked to begin an upload. Returns the intent's id.
     ///
     /// # Errors
-    /// The line cannot be written to the journal file.
-    pub fn will_begin(&self, store: &str, bucket: &str, key: &str) -> io::Result<u64> {
+    /// The system's error if the line cannot be written to the journal file.
+    pub(crate) fn will_begin(&self, store: &str, bucket: &str, key: &str) -> io::Result<u64> {
         let (id, now) = (u64::from_le_bytes(random()), unix_now());
         let (store, bucket, key) = (store.to_owned(), bucket.to_owned(), key.to_owned());
         self.write(&Line::WillBegin(Intent { id, store, bucket, key, from_s: now, until_s: now }))?;
         Ok(id)
     }
 
-    /// The store has not answered yet.
+    /// Records that the store has not answered yet.
     ///
     /// # Errors
-    /// The line cannot be written to the journal file.
-    pub fn waits(&self, id: u64) -> io::Result<()> {
+    /// The system's error if the line cannot be written to the journal file.
+    pub(crate) fn waits(&self, id: u64) -> io::Result<()> {
         self.write(&Line::Waits { id, at_s: unix_now() })
     }
 
-    /// The store has answered, or the run gives up asking. `is_settled`: there is no upload of unknown id.
+    /// Records that the store has answered, or that the run stops asking. `is_settled` means that there is no upload of
+    /// unknown id.
     ///
     /// # Errors
-    /// The line cannot be written to the journal file.
-    pub fn answered(&self, id: u64, is_settled: bool) -> io::Result<()> {
+    /// The system's error if the line cannot be written to the journal file.
+    pub(crate) fn answered(&self, id: u64, is_settled: bool) -> io::Result<()> {
         self.write(&Line::Answered { id, at_s: unix_now(), is_settled })
     }
 
-    /// An upload was begun.
+    /// Records an upload that was begun.
     ///
     /// # Errors
-    /// The line cannot be written to the journal file.
-    pub fn begun(&self, open: &Open) -> io::Result<()> {
+    /// The system's error if the line cannot be written to the journal file.
+    pub(crate) fn begun(&self, open: &Open) -> io::Result<()> {
         self.write(&Line::Begun(open.clone()))
     }
 
-    /// It is complete, or given up.
+    /// Records that an upload was completed or aborted.
     ///
     /// # Errors
-    /// The line cannot be written to the journal file.
-    pub fn ended(&self, upload_id: &str) -> io::Result<()> {
+    /// The system's error if the line cannot be written to the journal file.
+    pub(crate) fn ended(&self, upload_id: &str) -> io::Result<()> {
         self.write(&Line::Ended { upload_id: upload_id.to_owned() })
     }
 }
@@ -232,7 +235,7 @@ impl Journal {
 impl Drop for Journal {
     fn drop(&mut self) {
         let slot = self.file.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // With uploads that are open it stays, for a later run.
+        // With open uploads the file stays, for a later run.
         if let Some(own) = slot
             && read(&own.path).is_ok_and(|open| open.is_empty())
         {
@@ -241,21 +244,21 @@ impl Drop for Journal {
     }
 }
 
-/// What a file has as open.
+/// Open uploads and intents in a journal file.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Leftovers {
-    /// Uploads whose id is known.
+    /// Uploads with a known id.
     pub open: Vec<Open>,
-    /// Uploads whose id is not.
+    /// Uploads of unknown id.
     pub intents: Vec<Intent>,
 }
 
 impl Leftovers {
-    /// Reads the lines of a file; what is no line of ours is passed over.
+    /// Parses the lines of a file; invalid lines are skipped.
     pub fn parse(text: &[u8]) -> Leftovers {
         let mut left = Leftovers::default();
         for line in text.split(|&byte| byte == b'\n') {
-            // The last line of a run that was killed, or of a full disk, may be half a one.
+            // The last line of a killed run, or on a full disk, may be incomplete.
             if let Ok(line) = serde_json::from_slice::<Line>(line)
                 && line.names_an_upload()
             {
@@ -278,7 +281,7 @@ impl Leftovers {
         }
     }
 
-    /// Whether nothing is.
+    /// Whether there are no uploads and no intents.
     pub fn is_empty(&self) -> bool {
         self.open.is_empty() && self.intents.is_empty()
     }
@@ -292,31 +295,31 @@ impl Leftovers {
 fn read(path: &Path) -> io::Result<Leftovers> {
     let mut text = Vec::new();
     let mut file = File::open(path)?;
-    // What is still open was begun last. A line that is cut is passed over.
+    // The open uploads are the latest ones. An incomplete line is skipped.
     let length = file.metadata()?.len();
     file.seek(SeekFrom::Start(length.saturating_sub(FILE_BYTES_MAX)))?;
     file.take(FILE_BYTES_MAX).read_to_end(&mut text)?;
     Ok(Leftovers::parse(&text))
 }
 
-/// The journals of a directory.
+/// Paths of the journals in a directory.
 fn journals(directory: &Path) -> impl Iterator<Item = PathBuf> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    // A pipe of such a name would block the open.
+    // A pipe with such a name would block the open.
     let files = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
     files.map(|entry| entry.path()).filter(|path| path.to_string_lossy().ends_with(SUFFIX))
 }
 
-/// What runs that are gone left open in one bucket. Holds the locks of their files.
+/// Uploads that dead runs left open in one bucket. Holds the locks of their files.
 #[derive(Debug, Default)]
-pub struct Orphans {
+pub(crate) struct Orphans {
     directory: PathBuf,
     files: Vec<(PathBuf, File, Leftovers)>,
 }
 
 impl Orphans {
-    /// Looks for them. What cannot be read is left alone.
-    pub fn find(directory: &Path, store: &str, bucket: &str) -> Orphans {
+    /// Finds them; unreadable files are skipped.
+    pub(crate) fn find(directory: &Path, store: &str, bucket: &str) -> Orphans {
         let mut orphans = Orphans { directory: directory.to_owned(), files: Vec::new() };
         for path in journals(directory) {
             let Ok(file) = OpenOptions::new().append(true).open(&path) else { continue };
@@ -336,20 +339,20 @@ impl Orphans {
         orphans
     }
 
-    /// All of this bucket whose ids are known.
-    pub fn uploads<'a>(&'a self, store: &'a str, bucket: &'a str) -> impl Iterator<Item = &'a Open> {
+    /// All uploads of this bucket with known ids.
+    pub(crate) fn uploads<'a>(&'a self, store: &'a str, bucket: &'a str) -> impl Iterator<Item = &'a Open> {
         let all = self.files.iter().flat_map(|(_, _, left)| &left.open);
         all.filter(move |open| open.is_of(store, bucket))
     }
 
-    /// All of this bucket whose ids are not known.
-    pub fn intents<'a>(&'a self, store: &'a str, bucket: &'a str) -> impl Iterator<Item = &'a Intent> {
+    /// All intents of this bucket.
+    pub(crate) fn intents<'a>(&'a self, store: &'a str, bucket: &'a str) -> impl Iterator<Item = &'a Intent> {
         let all = self.files.iter().flat_map(|(_, _, left)| &left.intents);
         all.filter(move |intent| intent.is_of(store, bucket))
     }
 
-    /// What runs that live have open in one bucket now.
-    pub fn living(&self, store: &str, bucket: &str) -> Leftovers {
+    /// Uploads and intents of live runs in one bucket.
+    pub(crate) fn living(&self, store: &str, bucket: &str) -> Leftovers {
         let mut living = Leftovers::default();
         let theirs = journals(&self.directory).filter(|path| self.files.iter().all(|(ours, ..)| ours != path));
         for left in theirs.filter_map(|path| read(&path).ok()) {
@@ -359,17 +362,17 @@ impl Orphans {
         living
     }
 
-    /// Notes that an upload is no more.
-    pub fn ended(&mut self, upload_id: &str) {
+    /// Records that an upload does not exist any more.
+    pub(crate) fn ended(&mut self, upload_id: &str) {
         self.note(|| Line::Ended { upload_id: upload_id.to_owned() });
     }
 
-    /// Notes that there is no upload of unknown id any more.
-    pub fn settled(&mut self, id: u64) {
+    /// Records that an intent has no upload any more.
+    pub(crate) fn settled(&mut self, id: u64) {
         self.note(|| Line::Answered { id, at_s: unix_now(), is_settled: true });
     }
 
-    /// Notes it in the files that it makes shorter.
+    /// Appends the line to all files that become shorter by it.
     fn note(&mut self, line: impl Fn() -> Line) {
         for (path, file, left) in &mut self.files {
             let before = (left.open.len(), left.intents.len());

@@ -1,27 +1,27 @@
-//! Names of objects, and how they stand in a request.
+//! Keys of objects, and their encoding in requests.
 //!
-//! A key is UTF-8 of at most 1024 bytes ("Creating object key names" in the Amazon S3 user guide). On the wire
-//! every byte that is not unreserved (RFC 3986, section 2.3) is percent-encoded, `+` and `~` as well as `%` and
-//! `:`, because signatures are made over exactly this form; only the slashes of a path stay.
+//! A key is UTF-8 of at most 1024 bytes ("Creating object key names" in the Amazon S3 user guide). In a request, every
+//! byte that is not unreserved (RFC 3986, section 2.3) is percent-encoded, including `+`, `~`, `%` and `:`, because
+//! signatures cover exactly this form. Only the slashes of a path stay.
 
-/// Bytes of a key.
-pub const KEY_BYTES_MAX: usize = 1024;
+/// Maximum length of a key, in bytes.
+pub(crate) const KEY_BYTES_MAX: usize = 1024;
 
-/// Why a name cannot be a key.
+/// Why a text cannot be a key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum KeyError {
-    /// Nothing.
+pub(crate) enum KeyError {
+    /// The key is empty.
     #[error("the key is empty")]
     Empty,
-    /// More than [`KEY_BYTES_MAX`].
+    /// The key is longer than [`KEY_BYTES_MAX`].
     #[error("key {key:?}: {bytes} bytes exceed the limit of {KEY_BYTES_MAX}")]
     TooLong {
-        /// Its beginning.
+        /// Beginning of the key.
         key: String,
-        /// Its length.
+        /// Length of the key, in bytes.
         bytes: usize,
     },
-    /// `.` or `..` between slashes, which servers and proxies resolve as paths.
+    /// The key has `.` or `..` between slashes, which servers and proxies resolve as paths.
     #[error("key {key:?}: a part that is `.` or `..` would name another object")]
     DotPart {
         /// The key.
@@ -29,11 +29,11 @@ pub enum KeyError {
     },
 }
 
-/// Refuses what no store could hold, or would hold under another name.
+/// Refuses a key that no store could hold, or that some would hold under another name.
 ///
 /// # Errors
-/// [`KeyError`] with the rule of the key that this text breaks.
-pub fn check(key: &str) -> Result<(), KeyError> {
+/// A [`KeyError`] with the rule that the key breaks.
+pub(crate) fn check(key: &str) -> Result<(), KeyError> {
     if key.is_empty() {
         return Err(KeyError::Empty);
     }
@@ -46,13 +46,13 @@ pub fn check(key: &str) -> Result<(), KeyError> {
     Ok(())
 }
 
-/// Appends `text` percent-encoded, slashes as they are: the path of a request.
+/// Appends `text` percent-encoded, except for slashes: the path of a request.
 pub fn encode_path(text: &str, out: &mut String) {
     encode(text, true, out);
 }
 
-/// Appends `text` percent-encoded, slashes too: names and values of a query.
-pub fn encode_query(text: &str, out: &mut String) {
+/// Appends `text` percent-encoded, including slashes: names and values of a query.
+pub(crate) fn encode_query(text: &str, out: &mut String) {
     encode(text, false, out);
 }
 
@@ -72,8 +72,8 @@ fn encode(text: &str, keep_slash: bool, out: &mut String) {
     }
 }
 
-/// Takes percent-encoding away, as listings have it (`encoding-type=url`, where a space may be `+`); `None` if it
-/// is none, or not UTF-8.
+/// Decodes the percent-encoding of listings (`encoding-type=url`, where a space may be `+`). `None` if it is invalid or
+/// not UTF-8.
 pub fn decode_listed(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

@@ -1,9 +1,9 @@
-//! The sizes of an object's parts, which a composite checksum cannot be verified without.
+//! Finds the sizes of an object's parts, which are needed to verify a composite checksum.
 //!
-//! `HEAD ?partNumber=n` tells the length of one part. The first one is asked for alone: a store that knows no parts of
-//! finished objects describes the whole object, and need not be asked again. All others are asked for at once. The
-//! last part is the rest. GetObjectAttributes would list a thousand parts by one request, but needs a right of its own,
-//! and a store that does not know it sends the whole object.
+//! `HEAD ?partNumber=n` returns the length of one part. The first part is requested alone: a store without parts of
+//! finished objects describes the whole object, and is not asked again. All others are requested at once. The last part
+//! is the rest. GetObjectAttributes would list a thousand parts per request. But it needs a permission of its own, and
+//! a store without it sends the whole object.
 
 use std::sync::Arc;
 
@@ -14,34 +14,34 @@ use tokio::task::JoinSet;
 use super::client::{Answer, Call, CallError, Client, etag};
 use super::parts::{Cut, PARTS_MAX};
 
-/// Requests for sizes on their way at once: as many as there are connections, unless told otherwise.
+/// Maximum number of requests for sizes in flight: the default number of connections.
 const ASKED_AT_ONCE: u64 = 64;
 
 /// What is known of an object's parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Layout {
-    /// How it is cut.
+pub(crate) enum Layout {
+    /// The sizes of the parts.
     Known(Cut),
-    /// The store does not tell, or not all; at most the size of the first part.
+    /// The store does not give the sizes, or not all of them; the size of the first part may be known.
     Unknown(Option<u64>),
 }
 
-/// The object that is asked about.
+/// The object whose parts are requested.
 #[derive(Debug, Clone, Copy)]
-pub struct Object<'a> {
-    /// Its length in bytes.
+pub(crate) struct Object<'a> {
+    /// Size of the object, in bytes.
     pub size: u64,
-    /// Its ETag without quotes.
+    /// ETag without quotes.
     pub etag: Option<&'a str>,
-    /// The number of its parts.
+    /// Number of its parts.
     pub count: u64,
 }
 
-/// Learns the sizes of the parts of an object.
+/// Determines the sizes of the parts of an object.
 ///
 /// # Errors
-/// [`CallError`], when the store cannot be reached. A refusal is none.
-pub async fn learn(client: &Client, key: &str, whole: Object<'_>) -> Result<Layout, CallError> {
+/// A [`CallError`] if the store cannot be reached. A refusal is not an error.
+pub(crate) async fn learn(client: &Client, key: &str, whole: Object<'_>) -> Result<Layout, CallError> {
     if whole.count == 1 {
         return Ok(Layout::Known(Cut::Even(whole.size.max(1))));
     }
@@ -73,7 +73,7 @@ pub async fn learn(client: &Client, key: &str, whole: Object<'_>) -> Result<Layo
     Ok(complete(sizes, whole.size).map_or(unknown, |sizes| Layout::Known(Cut::Sizes(sizes))))
 }
 
-/// The answer to HEAD of a part, unless it is refused.
+/// Requests the head of a part; `None` if it is refused.
 async fn ask(client: &Client, key: &str, number: u64) -> Result<Option<Answer>, CallError> {
     match client.call(Call::new(Method::Head, Some(key)).query("partNumber", number.to_string())).await {
         Ok(answer) => Ok((200..300).contains(&answer.head.status).then_some(answer)),
@@ -82,7 +82,7 @@ async fn ask(client: &Client, key: &str, number: u64) -> Result<Option<Answer>, 
     }
 }
 
-/// The length of the part that an answer describes; `None` if it describes something else.
+/// Length of the part that an answer describes; `None` if it describes something else.
 fn part_bytes(answer: &Answer, whole: Object<'_>) -> Option<u64> {
     let head = &answer.head;
     let count = head.store_field("x-amz-mp-parts-count").map(str::parse::<u64>);
@@ -97,14 +97,14 @@ fn part_bytes(answer: &Answer, whole: Object<'_>) -> Option<u64> {
             }
             last.checked_sub(first)?.checked_add(1)?
         }
-        // Some stores describe the part as if it were an object, with an ETag of its own.
+        // Some stores describe the part like an object, with an ETag of its own.
         _ => head.content_length?,
     };
-    // The whole object has other parts beside this one.
+    // The whole object has further parts.
     (bytes > 0 && bytes < whole.size).then_some(bytes)
 }
 
-/// All sizes, of which the last one is the rest; `None` if they are not those of an object of this size.
+/// Completes the sizes by the last part; `None` if they do not fit an object of this size.
 fn complete(mut sizes: Vec<u64>, size: u64) -> Option<Arc<[u64]>> {
     let sum = sizes.iter().try_fold(0_u64, |sum, bytes| sum.checked_add(*bytes))?;
     sizes.push(size.checked_sub(sum).filter(|rest| *rest > 0)?);

@@ -1,12 +1,12 @@
 //! A client for S3 and for stores that speak its protocol: puts and gets of objects, whole or in parts.
 //!
 //! [`Client`] sends signed requests over warm, pipelined connections, and repeats them where that is safe. [`Uploader`]
-//! puts bytes, files and pipes; [`download`] gets an object by ranges, in order and verified by the store's checksum.
-//! [`put`], [`get`] and [`ls`] are the commands of fullbore: trees of files into a bucket, objects out of it. [`source`]
-//! signs the requests of fullbore-wire's fetcher for archives in buckets.
+//! puts bytes, files and pipes; [`download()`] gets an object by ranges, in order and verified by the store's checksum.
+//! [`put`], [`get`] and [`ls`] are the commands of fullbore: trees of files into a bucket, objects out of it.
+//! [`source`] signs the requests of fullbore-wire's fetcher for archives in buckets.
 //!
-//! The crate is no general SDK: it makes no buckets, sets no policies and reads no settings. The caller passes
-//! credentials, addresses and bounds. Nothing here prints, reads the environment or ends the process.
+//! The crate is not a general SDK: it creates no buckets, sets no policies and reads no settings files by itself. The
+//! caller passes credentials, addresses and bounds. Nothing here prints, reads the environment or ends the process.
 //!
 //! ```no_run
 //! use std::path::Path;
@@ -31,6 +31,7 @@
 //! ```
 
 #![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
 
 mod address;
 pub mod bucket;

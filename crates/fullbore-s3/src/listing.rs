@@ -1,6 +1,6 @@
-//! What is in a bucket, page by page.
+//! Lists the objects of a bucket, page by page.
 //!
-//! A server says itself where its next page begins, and one that errs there could have us ask for ever ([`Endless`]).
+//! The server says where its next page begins, and a faulty one could make us ask for ever ([`Endless`]).
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,30 +14,30 @@ use super::client::{Call, CallError, Client};
 use super::dialect::{Feature, Support};
 use super::xml::{self, ListedObject, Next, Page, XmlError};
 
-/// Pages without an object in a row. Some come where many objects were deleted of which old versions are kept; so many are
-/// a guess at "never ends".
+/// Maximum number of consecutive pages without an object. Some occur where many objects were deleted and old versions
+/// are kept; this number is a guess at "never ends".
 const EMPTY_PAGES_MAX: u32 = 1000;
 
-/// Ranges of keys that are listed at once. A guess.
+/// Maximum number of key ranges listed at once. A guess.
 const RANGES_MAX: usize = 16;
 
-/// Expected keys of such a range at least: a store lists a thousand in one answer.
+/// Minimum number of expected keys per range: a store lists a thousand in one answer.
 const RANGE_KEYS_MIN: usize = 2000;
 
-/// Whether to go on.
+/// Whether to continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum More {
-    /// The next page.
+pub(crate) enum More {
+    /// Request the next page.
     Yes,
-    /// That was enough.
+    /// Stop.
     No,
 }
 
-/// Lists objects whose keys begin with `prefix`, in the order of their keys; `each` hears of every page.
+/// Lists objects whose keys begin with `prefix`, in the order of their keys; `each` is called with every page.
 ///
 /// # Errors
-/// Those of [`Pages::next`].
-pub async fn list(
+/// The errors of [`Pages::next`].
+pub(crate) async fn list(
     client: &Client,
     prefix: &str,
     each: impl FnMut(Vec<ListedObject>) -> More + Send,
@@ -45,8 +45,8 @@ pub async fn list(
     list_behind(client, prefix, None, each).await
 }
 
-/// As [`list`], from this key on: the pages are as the store gives them, and one that does not know how to begin there
-/// begins with the first key.
+/// As [`list`], from the key after `behind` on. Pages are as the store sends them; a store without this feature begins
+/// with the first key.
 async fn list_behind(
     client: &Client,
     prefix: &str,
@@ -62,18 +62,19 @@ async fn list_behind(
     Ok(())
 }
 
-/// Keys behind which a listing is parted into ranges for [`list_in_ranges`], if it is expected to have so many keys; `key`
-/// gives them by their place in order.
+/// Chooses the keys that divide a listing of `count` expected keys into ranges for `list_in_ranges`; `key` returns
+/// them by position.
 pub fn parted<'a>(count: usize, key: impl Fn(usize) -> &'a str) -> Vec<String> {
     let ranges = RANGES_MAX.min(count / RANGE_KEYS_MIN);
     (1..ranges).map(|range| key(range * count / ranges).to_owned()).collect()
 }
 
-/// Those of these keys that are listed, in order. As [`list_in_ranges`], but what the bucket has beside them takes no memory.
+/// Returns those of the given keys that exist, in order. As [`list_in_ranges`], but other objects of the bucket take no
+/// memory.
 ///
 /// # Errors
-/// As of [`list_in_ranges`].
-pub async fn list_expecting(
+/// As [`list_in_ranges`].
+pub(crate) async fn list_expecting(
     client: &Client,
     prefix: &str,
     mut keys: Vec<&str>,
@@ -84,12 +85,13 @@ pub async fn list_expecting(
     list_kept(client, prefix, &parted_behind, &keys, Keep::new(Some(wanted), memory::list_bytes_max())).await
 }
 
-/// As [`list`], all at once, in ranges that are listed at the same time: they are parted behind these keys, which are in
-/// order. A store that lists in another order is asked again, without ranges.
+/// As [`list`], but returns all objects, and lists ranges of keys at the same time. The ranges are divided behind the
+/// sorted keys `parted_behind`. A store that lists in another order is asked again, without ranges.
 ///
 /// # Errors
-/// As of [`list`], and if there are more objects than this machine can keep ([`memory::list_bytes_max`]).
-pub async fn list_in_ranges(
+/// As [`list`], and [`CallError::GivenUp`] if there are more objects than fit in the memory for listings
+/// (`memory::list_bytes_max`).
+pub(crate) async fn list_in_ranges(
     client: &Client,
     prefix: &str,
     parted_behind: &[String],
@@ -98,12 +100,12 @@ pub async fn list_in_ranges(
     list_kept(client, prefix, parted_behind, &expected, Keep::new(None, memory::list_bytes_max())).await
 }
 
-/// Which objects of a listing are kept. Its ranges share the bound.
+/// Selects the objects of a listing to keep. Its ranges share the limit.
 #[derive(Debug)]
 struct Keep {
-    /// Only these keys; `None`: all.
+    /// Keys to keep; `None` for all.
     wanted: Option<HashSet<Box<str>>>,
-    /// What the kept objects take in memory, and may take at most.
+    /// Memory of the kept objects in bytes, and its limit.
     bytes: AtomicU64,
     bytes_max: u64,
 }
@@ -113,7 +115,7 @@ impl Keep {
         Keep { wanted, bytes: AtomicU64::new(0), bytes_max }
     }
 
-    /// Takes those objects of a page that are kept.
+    /// Keeps the selected objects of a page.
     fn take(&self, page: impl IntoIterator<Item = ListedObject>, found: &mut Vec<ListedObject>) -> More {
         let is_wanted = |object: &ListedObject| match &self.wanted {
             Some(wanted) => wanted.contains(object.key.as_str()),
@@ -131,7 +133,7 @@ impl Keep {
         self.bytes.load(Ordering::Relaxed) > self.bytes_max
     }
 
-    /// Refuses a listing that was not read to its end for its length.
+    /// Fails if a listing was cut off because of its length.
     fn check(&self, prefix: &str, store: &str) -> Result<(), CallError> {
         if !self.is_over() {
             return Ok(());
@@ -144,7 +146,7 @@ impl Keep {
     }
 }
 
-/// The kept objects of a listing in order; `expected` are keys in order that the store may have.
+/// The kept objects of a listing in order; `expected` are sorted keys that the store may have.
 async fn list_kept(
     client: &Client,
     prefix: &str,
@@ -166,7 +168,8 @@ async fn list_kept(
     Ok(found)
 }
 
-/// The kept objects of all ranges; `None` if they may have gaps, as the store lists in another order than that of bytes.
+/// The kept objects of all ranges. `None` if there may be gaps, because the store lists in another order than that of
+/// bytes.
 async fn list_ranges(
     client: &Client,
     prefix: &str,
@@ -197,7 +200,7 @@ async fn list_ranges(
     Ok(is_whole.then(|| ranges.into_iter().flat_map(|range| range.found).collect()))
 }
 
-/// Whether each range ended where the next one that has keys begins. A store of another order has keys in between.
+/// Whether each range ended where the next non-empty range begins. A store with another order has keys in between.
 fn are_joined(ranges: &[Range]) -> bool {
     let mut following = None;
     ranges.iter().rev().all(|range| {
@@ -207,16 +210,16 @@ fn are_joined(ranges: &[Range]) -> bool {
     })
 }
 
-/// The objects behind one key, up to another.
+/// The objects after one key, up to another.
 #[derive(Debug, Default)]
 struct Range {
     behind: Option<String>,
     until: Option<String>,
-    /// Those that are kept.
+    /// Objects that are kept.
     found: Vec<ListedObject>,
-    /// The first key of the range, whether it is kept or not.
+    /// First key of the range, kept or not.
     first: Option<String>,
-    /// The first key behind the range, at which the listing was left; `None`: there was none.
+    /// First key after the range, at which the listing stopped; `None` if there was none.
     beyond: Option<String>,
 }
 
@@ -233,7 +236,7 @@ impl Range {
         let mut last = None;
         let mut is_in_order = true;
         list_behind(client, prefix, behind.as_deref(), |page| {
-            // Keys before the range, too: they show in which order a store lists that does not know how to begin there.
+            // Include keys before the range: they show the order of a store that cannot begin at a key.
             is_in_order &=
                 last.iter().chain(page.iter().map(|object| &object.key)).is_sorted_by(|one, next| one < next);
             if !is_in_order {
@@ -246,7 +249,7 @@ impl Range {
         Ok(is_in_order.then_some(range))
     }
 
-    /// Takes a page, which is in order.
+    /// Adds a page, which is in order.
     fn take(&mut self, page: Vec<ListedObject>, keep: &Keep) -> More {
         let before = page.partition_point(|object| self.behind.as_ref().is_some_and(|behind| object.key <= *behind));
         let until = page.partition_point(|object| self.until.as_ref().is_none_or(|until| object.key <= *until));
@@ -259,9 +262,9 @@ impl Range {
         if self.beyond.is_some() { More::No } else { more }
     }
 
-    /// Whether an expected key was not found that a store would list behind the range's end if it went through its
-    /// directories one by one, as versitygw does: `films/a` before `films-old/a`. Such a store may still begin a listing at
-    /// the first key that is greater by bytes, and then all ranges seem to be joined.
+    /// Whether an expected key is missing that a store would list after the range's end if it lists directory by
+    /// directory, as versitygw does: `films/a` before `films-old/a`. Such a store may still begin a listing at the
+    /// first key that is greater by bytes, and then all ranges seem to be joined.
     fn may_lack(&self, expected: &[&str]) -> bool {
         let Some(beyond) = self.beyond.as_deref() else { return false };
         let place = |key: Option<&str>, none| key.map_or(none, |key| expected.partition_point(|one| *one <= key));
@@ -274,12 +277,12 @@ impl Range {
 
 /// The pages of a listing.
 #[derive(Debug)]
-pub struct Pages<'a> {
+pub(crate) struct Pages<'a> {
     client: &'a Client,
     prefix: &'a str,
-    /// Keys with a slash behind the prefix are listed as what they have in common up to it.
+    /// Combines keys with a slash after the prefix into their common beginning up to it.
     by_directory: bool,
-    /// Where the store is asked to begin.
+    /// Key after which the listing begins.
     behind: Option<&'a str>,
     next: Option<Next>,
     is_over: bool,
@@ -287,17 +290,17 @@ pub struct Pages<'a> {
 }
 
 impl<'a> Pages<'a> {
-    /// The objects whose keys begin with `prefix`; nothing is asked yet.
-    pub fn new(client: &'a Client, prefix: &'a str, by_directory: bool) -> Pages<'a> {
+    /// Creates a listing of the objects whose keys begin with `prefix`; no request is sent yet.
+    pub(crate) fn new(client: &'a Client, prefix: &'a str, by_directory: bool) -> Pages<'a> {
         Pages { client, prefix, by_directory, behind: None, next: None, is_over: false, endless: Endless::default() }
     }
 
-    /// The next page; `None`: that was all.
+    /// Returns the next page; `None` after the last one.
     ///
     /// # Errors
-    /// [`CallError`] if the page cannot be fetched or parsed, has a key that does not begin with the prefix, or if the
-    /// listing does not advance from page to page.
-    pub async fn next(&mut self) -> Result<Option<Page>, CallError> {
+    /// A [`CallError`] if the page cannot be fetched or parsed, has a key that does not begin with the prefix, or if
+    /// the listing does not advance from page to page.
+    pub(crate) async fn next(&mut self) -> Result<Option<Page>, CallError> {
         if self.is_over {
             return Ok(None);
         }
@@ -339,7 +342,7 @@ impl<'a> Pages<'a> {
             None => {}
         }
         if let Some(Next::Marker(marker)) = &self.next {
-            // Some stores begin a page with the key behind which it should begin.
+            // Some stores begin a page with the key after which it should begin.
             page.objects.retain(|object| object.key != *marker);
             page.prefixes.retain(|prefix| prefix != marker);
         }
@@ -352,33 +355,33 @@ impl<'a> Pages<'a> {
     }
 }
 
-/// A key that was not asked for. Callers would believe or even delete it, where a store or a proxy ignores the prefix.
+/// A key outside the prefix. If a store or a proxy ignores the prefix, callers would trust or even delete such a key.
 fn stray<'a>(page: &'a Page, prefix: &str) -> Option<&'a str> {
     let mut keys =
         page.objects.iter().map(|object| object.key.as_str()).chain(page.prefixes.iter().map(String::as_str));
     keys.find(|key| !key.starts_with(prefix))
 }
 
-/// Finds out listings that have no end, by few bytes however long they are: what page 1, 2, 4, 8, … had is kept and looked
-/// for in all that follow, so that a circle is noticed before it was gone through twice (Brent's algorithm).
+/// Detects listings without an end, in little memory however long they are. Pages 1, 2, 4, 8, … are kept and compared
+/// with all following pages, so a cycle is noticed before it was passed twice (Brent's algorithm).
 #[derive(Debug, Default)]
 struct Endless {
     pages: u64,
     empty: u32,
-    /// How the page after the one that is kept was to be asked for, and the first key of it.
+    /// Continuation after the kept page, and its first key.
     token: Option<Next>,
     key: Option<String>,
 }
 
 impl Endless {
-    /// What the server did that shows it, with this page.
+    /// Description of the server's behaviour that shows an endless listing, if this page does.
     fn turns_out(&mut self, page: &Page) -> Option<String> {
         let mut keys = page.objects.iter().map(|object| &object.key).chain(&page.prefixes);
         let first = keys.clone().next();
         if self.key.is_some() && keys.any(|key| Some(key) == self.key.as_ref()) {
             return Some(format!("listed {:?} a second time", self.key.as_deref().unwrap_or_default()));
         }
-        // The last page may have anything.
+        // The last page may contain anything.
         let next = page.next.as_ref()?;
         if Some(next) == self.token.as_ref() {
             return Some("named a page as the next one that it had already listed".into());

@@ -1,14 +1,14 @@
-//! A lock that is an object: one run at a time changes a mirror in a store.
+//! A lock in the form of an object: only one run at a time changes a mirror in a store.
 //!
-//! It is made where there is none (`If-None-Match`), renewed every 30 s and removed by its ETag. It is taken over when it was
-//! not renewed for 125 s by the store's own clock: `Date` less `Last-Modified` of one answer, so that no machine's clock
-//! counts. Its holder believes in it for 100 s from the sending of the last renewal, by a clock that only goes forward, also
-//! while the machine is suspended. So a holder that was frozen knows at once that it may hold it no more. The lock of a
-//! process of this machine that has ended, as after a kill, is taken over at once.
+//! The lock is created if it does not exist (`If-None-Match`), renewed every 30 s, and removed by its ETag. Another run
+//! takes it over after 125 s without a renewal by the store's own clock: `Date` minus `Last-Modified` of one answer, so
+//! no machine's clock counts. Its holder trusts it for 100 s after sending the last renewal, by a monotonic clock that
+//! includes suspended time. So a holder that was frozen knows at once that it may have lost the lock. A lock of an
+//! ended process of this machine, as after a kill, is taken over at once.
 //!
-//! A run may be frozen between the look at its lock and the request. So its requests that change objects pass a
-//! [`Fence`]: they are signed with the time of the last renewal, and stores refuse signatures that are 15 minutes old. Some
-//! requests cannot have a condition; those that a frozen run has left may be carried out until then, and not later.
+//! A run may be frozen between the check of its lock and a request. So requests that change objects pass a [`Fence`]:
+//! they are signed with the time of the last renewal, and stores refuse signatures older than 15 minutes. Some requests
+//! cannot have a condition; those that a frozen run has left may be executed until then, and not later.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,27 +28,27 @@ use crate::credentials::unix_now;
 use crate::objects::{Condition, Objects, SmallObject, Written};
 use crate::sign::hex;
 
-/// Largest content of a lock that is read; fullbore writes some 150 bytes.
+/// Maximum size of a lock that is read, in bytes; fullbore writes about 150.
 const LOCK_BYTES_MAX: usize = 4096;
 
-/// Time between two looks at a lock that was not renewed.
+/// Interval of checks of a lock that was not renewed.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// An ETag that no lock has: it has the form of an MD5 sum.
+/// An ETag that no lock has, in the form of an MD5 sum.
 const NO_TAG: &str = "00000000000000000000000000000000";
 
-/// Attempts to take a lock that changes hands meanwhile.
+/// Maximum number of attempts to take a lock that changes hands meanwhile.
 const ATTEMPTS: u32 = 3;
 
-/// The times of a lock.
+/// Times of a lock.
 #[derive(Debug, Clone, Copy)]
 pub struct LockTimes {
-    /// Between renewals.
+    /// Time between renewals.
     pub renew_every: Duration,
-    /// From the sending of a renewal until its holder does not believe in it any more.
+    /// Time from sending a renewal during which the holder trusts the lock.
     pub believed: Duration,
-    /// After a renewal, by the store's clock, until another run may take it over. The store counts in seconds, and the two
-    /// times of one answer may differ by one.
+    /// Time after a renewal, by the store's clock, after which another run may take the lock over. The store counts in
+    /// seconds, and the two times of one answer may differ by one.
     pub over_after: Duration,
 }
 
@@ -69,38 +69,38 @@ pub enum LockError {
     /// Another run holds it.
     #[error("another run changes it: {holder}, seen {age_s} s ago")]
     Held {
-        /// Who says to hold it.
+        /// Process and machine of the holder, as it says.
         holder: String,
-        /// Seconds since it was renewed, by the store's clock.
+        /// Seconds since the last renewal, by the store's clock.
         age_s: i64,
     },
-    /// Another run has taken it over.
+    /// Another run has taken the lock over.
     #[error("another run has taken over, as this one was not seen for too long")]
     Lost,
-    /// Another run may have taken it over: the store did not answer for too long, or this process was frozen.
+    /// Another run may have taken the lock over: the store did not answer for too long, or this process was frozen.
     #[error("the lock was not renewed for too long, and another run may have it")]
     Unseen,
-    /// The store writes whatever the condition says.
+    /// The store ignores conditions.
     #[error("the store ignores conditions (If-None-Match or If-Match), so that no lock can be held in it")]
     NoConditions,
-    /// The store failed.
+    /// A request to the store failed.
     #[error(transparent)]
     Call(#[from] CallError),
 }
 
-/// The content of a lock.
+/// Content of a lock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Content {
-    /// Of this run alone.
+    /// Random id of the holding run.
     owner: String,
     host: String,
-    /// Where its number is that of a process: this boot, and this space of process numbers.
+    /// Where `pid` is valid: this boot, and this PID namespace.
     #[serde(default)]
     processes: String,
     pid: u32,
-    /// Number of takeovers.
+    /// Number of takeovers, plus one.
     epoch: u64,
-    /// Number of renewals, so that each has an ETag of its own.
+    /// Number of renewals; it gives each one an ETag of its own.
     renewal: u64,
 }
 
@@ -108,14 +108,14 @@ struct Content {
 struct Held {
     content: Content,
     tag: String,
-    /// When the last renewal that succeeded was sent.
+    /// Time at which the last successful renewal was sent.
     sent: Moment,
     is_lost: bool,
-    /// The store's time when another run's lock was taken over.
+    /// The store's time of the takeover of another run's lock.
     taken_over_at: Option<i64>,
 }
 
-/// A point of time by two clocks.
+/// A moment by two clocks.
 #[derive(Debug, Clone, Copy)]
 struct Moment {
     since_boot: Duration,
@@ -128,8 +128,8 @@ impl Moment {
     }
 }
 
-/// Keeps requests from changing objects when the lock may be another run's: they wait until it is renewed, or known to be
-/// lost. Open before there is a lock.
+/// Keeps requests from changing objects while another run may hold the lock: they wait until the lock is renewed, or
+/// known to be lost. It is open before there is a lock.
 #[derive(Debug, Default)]
 pub struct Fence {
     lock: Mutex<Option<Lock>>,
@@ -137,29 +137,32 @@ pub struct Fence {
 }
 
 impl Fence {
-    /// The lock that is to be held from now on.
+    /// The lock slot; put the lock here once it is taken.
     pub fn lock(&self) -> MutexGuard<'_, Option<Lock>> {
         self.lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a request was given up for it.
+    /// Whether a request failed because the lock was lost.
     pub fn was_closed(&self) -> bool {
         self.is_lost.load(Ordering::Relaxed)
     }
 
-    /// Our time in the signatures of requests that change objects: that of the lock's last renewal. `None` if there is no
+    /// The time to sign with in requests that change objects: that of the lock's last renewal. `None` if there is no
     /// lock.
     ///
     /// # Errors
-    /// [`LockError::Lost`], [`LockError::Unseen`].
+    /// [`LockError::Lost`] if another run has taken the lock over; [`LockError::Unseen`] if it was not renewed for so
+    /// long that another run may have it.
     pub fn signed_at(&self) -> Result<Option<i64>, LockError> {
         self.lock().as_ref().map(Lock::renewed_at).transpose()
     }
 
-    /// As [`Fence::signed_at`], when the lock is renewed. A store that was away for some minutes ends no run.
+    /// As [`Fence::signed_at`], but waits for a renewal, so that a store that was away for some minutes does not end
+    /// the run.
     ///
     /// # Errors
-    /// [`LockError::Lost`]; [`LockError::Unseen`] when it is not renewed in this time.
+    /// [`LockError::Lost`] if another run has taken the lock over; [`LockError::Unseen`] if it is not renewed within
+    /// `within`.
     pub(crate) async fn pass(&self, within: Duration) -> Result<Option<i64>, LockError> {
         let until = since_boot() + within;
         loop {
@@ -183,7 +186,7 @@ struct Shared {
     held: Mutex<Held>,
 }
 
-/// A lock that this run holds, until released or dropped; dropped, it ends when it is over.
+/// A lock that this run holds until it is released or dropped. A dropped lock expires.
 #[derive(Debug)]
 pub struct Lock {
     shared: Arc<Shared>,
@@ -194,7 +197,9 @@ impl Lock {
     /// Takes the lock at `path`, and renews it on the runtime of this call.
     ///
     /// # Errors
-    /// See [`LockError`].
+    /// - [`LockError::Held`] if another run holds it.
+    /// - [`LockError::NoConditions`] if the store ignores `If-None-Match` or `If-Match`, or sends no ETags.
+    /// - [`LockError::Call`] if a request fails.
     pub async fn take(objects: &Objects, path: &str, host: &str, times: LockTimes) -> Result<Lock, LockError> {
         let mut content = Content {
             owner: hex(&random::<16>()),
@@ -245,20 +250,21 @@ impl Lock {
         Lock { shared, renewing }
     }
 
-    /// Number of runs that have taken the lock over from another, and one.
+    /// Number of times that a run has taken the lock over from another, plus one.
     pub fn epoch(&self) -> u64 {
         self.shared.held().content.epoch
     }
 
-    /// If this run took the lock over from another: when, by the store's clock, Unix seconds.
+    /// If this run took the lock over from another: the time, by the store's clock, in Unix seconds.
     pub fn taken_over_at(&self) -> Option<i64> {
         self.shared.held().taken_over_at
     }
 
-    /// Whether no other run is known to have taken it over. Requests ask more, at their [`Fence`].
+    /// Checks that no other run is known to have taken the lock over. Requests are checked more strictly by their
+    /// [`Fence`].
     ///
     /// # Errors
-    /// [`LockError::Lost`].
+    /// [`LockError::Lost`] if a renewal has found another run's lock.
     pub fn check(&self) -> Result<(), LockError> {
         match self.shared.held().is_lost {
             true => Err(LockError::Lost),
@@ -266,10 +272,11 @@ impl Lock {
         }
     }
 
-    /// When it was last renewed, by the clock of this machine, Unix seconds.
+    /// Time of the last renewal, by the clock of this machine, in Unix seconds.
     ///
     /// # Errors
-    /// [`LockError::Lost`]; [`LockError::Unseen`] if another run can have taken it over since.
+    /// [`LockError::Lost`] if another run has taken the lock over; [`LockError::Unseen`] if another run may have taken
+    /// it over since.
     fn renewed_at(&self) -> Result<i64, LockError> {
         let held = self.shared.held();
         if held.is_lost {
@@ -281,10 +288,11 @@ impl Lock {
         }
     }
 
-    /// Gives the lock back.
+    /// Releases the lock.
     ///
     /// # Errors
-    /// [`LockError::Lost`] if another run has it by now; a failure of the store. It is over by itself then.
+    /// [`LockError::Lost`] if another run holds it by now; [`LockError::Call`] if a request fails. Then the lock
+    /// expires by itself.
     pub async fn release(self) -> Result<(), LockError> {
         self.renewing.abort();
         let (tag, owner) = {
@@ -292,7 +300,7 @@ impl Lock {
             (held.tag.clone(), held.content.owner.clone())
         };
         let Shared { objects, path, .. } = &*self.shared;
-        // Not every store looks at the condition of a removal.
+        // Not every store checks the condition of a removal.
         let found = objects.get(path, LOCK_BYTES_MAX).await?;
         let is_ours = |found: &SmallObject| {
             serde_json::from_slice(&found.content).is_ok_and(|there: Content| there.owner == owner)
@@ -317,7 +325,7 @@ impl Shared {
     }
 }
 
-/// Renews the lock until it is lost. A store that does not answer is asked again, as long as the lock may be held.
+/// Renews the lock until it is lost. A store that does not answer is asked again while the lock may still be held.
 async fn renew(shared: Arc<Shared>) {
     let mut next = Instant::now() + shared.times.renew_every;
     loop {
@@ -328,8 +336,8 @@ async fn renew(shared: Arc<Shared>) {
         };
         content.renewal += 1;
         let sent = Moment::now();
-        // A renewal that took long, because an answer was lost, does not put off the next one: the holder believes in the
-        // lock from the sending of the last one.
+        // A renewal that took long because an answer was lost does not delay the next one. The holder trusts the lock
+        // from the sending of the last renewal.
         next = Instant::now() + shared.times.renew_every;
         match write(&shared.objects, &shared.path, &content, &Condition::Tag(tag)).await {
             Ok(Written::Stored(Some(tag))) => {
@@ -340,14 +348,14 @@ async fn renew(shared: Arc<Shared>) {
                 shared.held().is_lost = true;
                 return;
             }
-            // Whether it is still believed in is a question of time.
+            // Time decides whether the lock is still trusted.
             Err(error) => tracing::debug!(%error, "the lock was not renewed"),
         }
     }
 }
 
-/// Whether a store refuses to replace the lock that is there by another one: if there must be none, and if it must have
-/// an ETag that nothing has.
+/// Whether a store refuses to replace the existing lock under a condition: that none exists, and that it has an ETag
+/// which nothing has.
 async fn heeds_conditions(objects: &Objects, path: &str, content: &Content) -> Result<bool, CallError> {
     let other = Content { renewal: 1, ..content.clone() };
     let no_tag = Condition::Tag(NO_TAG.to_owned());
@@ -362,13 +370,13 @@ async fn write(objects: &Objects, path: &str, content: &Content, condition: &Con
     objects.put(path, fields, Bytes::from(json), condition).await
 }
 
-/// What process numbers of this machine are worth: containers have their own.
+/// Identifies the PID namespace of this machine: containers have their own.
 fn processes() -> String {
     let space = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
     format!("{} {}", boot_id(), space.display())
 }
 
-/// Whether the holder was a process here and is none any more. Where `/proc` hides processes, nobody knows.
+/// Whether the holder was a process here and has ended. Unknown where `/proc` hides processes.
 fn has_ended(holder: &Content, ours: &Content) -> bool {
     let shows_all = || std::fs::read_to_string("/proc/self/mounts").is_ok_and(|mounts| shows_all_processes(&mounts));
     let is_known = Path::new("/proc/self").exists() && !boot_id().is_empty();
@@ -378,17 +386,17 @@ fn has_ended(holder: &Content, ours: &Content) -> bool {
         && shows_all()
 }
 
-/// Whether `/proc` has the processes of all users, by the text of `/proc/self/mounts`: `hidepid` (proc(5)) hides those of
-/// others, and systemd's `ProtectProc` mounts it so for a service.
+/// Whether `/proc` shows the processes of all users, by the text of `/proc/self/mounts`. `hidepid` (proc(5)) hides
+/// those of others, and systemd's `ProtectProc` sets it for a service.
 fn shows_all_processes(mounts: &str) -> bool {
-    // The last one is on top.
+    // The last mount is on top.
     let of_proc =
         mounts.lines().rev().map(|line| line.split(' ')).find(|fields| fields.clone().nth(1) == Some("/proc"));
     let options = of_proc.and_then(|mut fields| fields.nth(3));
     options.is_some_and(|options| !options.split(',').any(|option| option.starts_with("hidepid=")))
 }
 
-/// Seconds since an object was written, by the store's clock; 0 where the store does not tell its time.
+/// Seconds since an object was written, by the store's clock; 0 if the store does not give its time.
 fn age_s(found: &SmallObject) -> i64 {
     match (found.facts.answered, found.facts.modified) {
         (Some(now), Some(then)) => now.saturating_sub(then).max(0),

@@ -1,7 +1,7 @@
 //! `ls` of a bucket: the objects and directories of one level below a prefix, or all objects below it.
 //!
 //! Keys with a slash behind the prefix are directories, as other tools show them. An address without a slash at its end
-//! names an object; where there is none of that key but others below it, these are listed.
+//! names an object; if there is no such object but others below it, those are listed.
 
 use std::time::Instant;
 
@@ -33,7 +33,8 @@ pub struct ListSettings {
 /// Lists objects: each entry is an event, in the order of their keys.
 ///
 /// # Errors
-/// A usage error if nothing has the key or prefix; what the store refuses; a network error if it does not answer.
+/// A [`CommandError`] of kind usage if nothing has the key or prefix; of kind network if the store refuses or does not
+/// answer; of kind interrupted after a signal.
 pub fn run(settings: &ListSettings, events: &mut dyn Events, stop: &Stop) -> Result<Report, CommandError> {
     let begun = Instant::now();
     let location = &settings.bucket.location;
@@ -49,7 +50,7 @@ pub fn run(settings: &ListSettings, events: &mut dyn Events, stop: &Stop) -> Res
     let store = StoreReport { kind: StoreKind::Bucket, ..listing.store };
     if store.files + store.directories == 0 && !key.is_empty() {
         return Err(CommandError::usage(format_args!(
-            "{SCHEME}{}/{key}: there is no such object, and none below such a prefix",
+            "{SCHEME}{}/{key}: no such object, and no objects below this prefix",
             location.bucket
         )));
     }
@@ -77,7 +78,7 @@ impl Listing<'_> {
         let mut pages = Pages::new(self.client, prefix, !recursive);
         while let Some(page) = self.next(&mut pages)? {
             for entry in in_order(page) {
-                // The prefix itself, which some tools make an object of, is the directory that is listed.
+                // An object with the name of the prefix itself, which some tools create, is the listed directory.
                 if let Some(name) = entry.key.strip_prefix(prefix).filter(|name| !name.is_empty()) {
                     self.tell(name.to_owned(), &entry)?;
                 }
@@ -86,7 +87,7 @@ impl Listing<'_> {
         Ok(())
     }
 
-    /// Lists an object, and the directory of its name if both are there; what is in the directory if that is alone.
+    /// Lists an object, and the directory of the same name if both exist; the directory's entries if only it exists.
     fn named(&mut self, key: &str, recursive: bool) -> Result<(), CommandError> {
         let (mut pages, directory) = (Pages::new(self.client, key, true), format!("{key}/"));
         let (mut object, mut beneath) = (None, None);
@@ -94,7 +95,7 @@ impl Listing<'_> {
             for entry in in_order(page) {
                 match entry.key.as_str() {
                     found if found == key => object = Some(entry),
-                    // A store that does not know delimiters lists what is below it.
+                    // A store without delimiters lists the objects below it.
                     found if found.starts_with(&directory) => beneath = Some(Entry::directory(directory.clone())),
                     found if found < directory.as_str() => continue,
                     _ => break 'pages,
@@ -129,7 +130,7 @@ impl Listing<'_> {
     }
 }
 
-/// An object, or what several have in common.
+/// An object, or the common beginning of several keys.
 struct Entry {
     key: String,
     size: Option<u64>,
@@ -149,7 +150,7 @@ impl From<ListedObject> for Entry {
     }
 }
 
-/// All that is on a page, in the order of keys.
+/// All entries of a page, in the order of keys.
 fn in_order(page: Page) -> Vec<Entry> {
     let directories = page.prefixes.into_iter().map(Entry::directory);
     let mut entries: Vec<Entry> = page.objects.into_iter().map(Entry::from).chain(directories).collect();

@@ -1,26 +1,26 @@
-//! Times of files in the metadata of their objects, as rclone has them: `x-amz-meta-mtime`, seconds since 1970 with up
-//! to nine decimals.
+//! Modification times in the metadata of objects, as in rclone: `x-amz-meta-mtime`, seconds since 1970 with up to nine
+//! decimals.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fullbore_engine::files::tree::Mtime;
 use fullbore_wire::http1::ResponseHead;
 
-/// The metadata's field.
-pub const FIELD: &str = "x-amz-meta-mtime";
+/// Name of the metadata field.
+pub(crate) const FIELD: &str = "x-amz-meta-mtime";
 
 const NANOSECONDS: i128 = 1_000_000_000;
 
-/// The time as rclone writes it, without zeros at its end.
-pub fn text(mtime: Mtime) -> String {
+/// Formats a time as in rclone, without trailing zeros.
+pub(crate) fn text(mtime: Mtime) -> String {
     let all = i128::from(mtime.unix_s) * NANOSECONDS + i128::from(mtime.nanoseconds);
     let (sign, all) = if all < 0 { ("-", -all) } else { ("", all) };
     let text = format!("{sign}{}.{:09}", all / NANOSECONDS, all % NANOSECONDS);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Reads what [`text`] writes, and the form of rclone's own metadata (RFC 3339). `None` if it is neither.
-pub fn parse(text: &str) -> Option<Mtime> {
+/// Parses the result of [`text`], and the form of rclone's own metadata (RFC 3339). `None` for anything else.
+pub(crate) fn parse(text: &str) -> Option<Mtime> {
     if let Ok(time) = text.parse::<jiff::Timestamp>() {
         return of_nanoseconds(time.as_nanosecond());
     }
@@ -40,8 +40,8 @@ fn of_nanoseconds(all: i128) -> Option<Mtime> {
     Some(Mtime { unix_s, nanoseconds: u32::try_from(all.rem_euclid(NANOSECONDS)).ok()? })
 }
 
-/// The time of a file.
-pub fn of_file(about: &std::fs::Metadata) -> Option<Mtime> {
+/// The modification time of a file.
+pub(crate) fn of_file(about: &std::fs::Metadata) -> Option<Mtime> {
     let time: SystemTime = about.modified().ok()?;
     let all = match time.duration_since(UNIX_EPOCH) {
         Ok(after) => i128::try_from(after.as_nanos()).ok()?,
@@ -50,8 +50,8 @@ pub fn of_file(about: &std::fs::Metadata) -> Option<Mtime> {
     of_nanoseconds(all)
 }
 
-/// The time of an object's file: the stored one, or when the object was made.
-pub fn of_object(head: &ResponseHead) -> Option<Mtime> {
+/// The modification time of an object's source file if it is stored, otherwise the time of its upload.
+pub(crate) fn of_object(head: &ResponseHead) -> Option<Mtime> {
     let stored = head.store_field(FIELD).and_then(parse);
     stored.or_else(|| head.last_modified.map(|unix_s| Mtime { unix_s, nanoseconds: 0 }))
 }

@@ -1,7 +1,7 @@
-//! The objects below one prefix of a bucket, as a mirror keeps them: read, written by condition, copied, listed, removed.
+//! The objects below one prefix of a bucket, for a mirror: read, written on conditions, copied, listed, removed.
 //!
-//! Paths are relative to the prefix. Every object that is written here says the SHA-256 of its content in its metadata, so
-//! that a later run knows it even where the store keeps no checksums.
+//! Paths are relative to the prefix. Every object written here has the SHA-256 of its content in its metadata. So a
+//! later run knows it even if the store keeps no checksums.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,44 +30,44 @@ use crate::sign::hex;
 use crate::upload::{CONFLICT_PAUSE, CONFLICTS_MAX};
 use crate::xml::Begun;
 
-/// The field of an object's metadata with the SHA-256 of its content, in hex.
+/// Metadata field with the SHA-256 of the content, in hex.
 pub const HASH_FIELD: &str = "x-amz-meta-fullbore-sha256";
 
-/// The field with the time of last change that its content had at its origin, in Unix seconds.
+/// Metadata field with the modification time of the content at its origin, in Unix seconds.
 pub const TIME_FIELD: &str = "x-amz-meta-fullbore-mtime";
 
-/// On which condition an object is written or removed.
+/// Condition for writing or removing an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Condition {
-    /// Whatever is there.
+    /// No condition.
     None,
-    /// There is no object of this key.
+    /// No object with this key exists.
     Absent,
     /// The object has this ETag.
     Tag(String),
 }
 
-/// What the checksum of an object is of, and the value for its whole content.
+/// Field with the form of an object's checksum, and its value for the whole content.
 const CHECKSUM_TYPE_FIELD: &str = "x-amz-checksum-type";
 const FULL_OBJECT: &str = "FULL_OBJECT";
 
-/// What is known of an object without its content.
+/// Facts about an object without its content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectFacts {
-    /// Its length in bytes.
+    /// Size of the object, in bytes.
     pub size: u64,
-    /// Its ETag without quotes.
+    /// ETag without quotes.
     pub etag: Option<String>,
-    /// SHA-256 of its content, by the store or by the metadata.
+    /// SHA-256 of the content, from the store or from the metadata.
     pub sha256: Option<Sha256>,
-    /// Whether the store itself has computed that SHA-256 of the whole content. Metadata only has the writer's word. Of
-    /// objects that were uploaded in parts, most stores compute only a checksum of the parts' checksums.
+    /// Whether the store itself has computed that SHA-256 of the whole content; metadata is only a claim of the writer.
+    /// For objects uploaded in parts, most stores compute only a composite checksum.
     pub is_stores_own: bool,
-    /// Time of last change of its content, by the metadata, Unix seconds.
+    /// Modification time of the content from the metadata, in Unix seconds.
     pub mtime: Option<i64>,
-    /// When it was written, by the store's clock, Unix seconds.
+    /// Time at which the object was written, by the store's clock, in Unix seconds.
     pub modified: Option<i64>,
-    /// The store's time at the answer, Unix seconds.
+    /// The store's time at the answer, in Unix seconds.
     pub answered: Option<i64>,
 }
 
@@ -81,18 +81,18 @@ impl ObjectFacts {
 /// A small object with its content.
 #[derive(Debug, Clone)]
 pub struct SmallObject {
-    /// Its content.
+    /// Content of the object.
     pub content: Bytes,
-    /// The rest.
+    /// Facts about the object.
     pub facts: ObjectFacts,
 }
 
-/// The result of a conditional write.
+/// Result of a conditional operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Written {
-    /// It was written; the ETag of the object.
+    /// It was done; with the ETag of the object, if there is one.
     Stored(Option<String>),
-    /// The condition does not hold.
+    /// The condition did not hold.
     Refused,
 }
 
@@ -100,16 +100,16 @@ pub enum Written {
 #[derive(Debug, Clone)]
 pub struct Objects {
     client: Client,
-    /// Empty, or with a slash at its end.
+    /// Prefix of all keys: empty, or with a slash at its end.
     prefix: Arc<str>,
 }
 
 impl Objects {
-    /// The way to the objects below the settings' key; nothing is asked yet. `stop` becomes true when no more requests are
-    /// to be made.
+    /// Opens the objects below the settings' key; no request is sent yet. `stop` becomes true when no more requests may
+    /// be made.
     ///
     /// # Errors
-    /// A usage error for names, addresses, certificates or proxies that cannot be used.
+    /// A [`CommandError`] of kind usage for an invalid name, address, certificate file or proxy.
     pub fn open(
         settings: &BucketSettings,
         stop: watch::Receiver<bool>,
@@ -121,7 +121,7 @@ impl Objects {
         Ok(Objects { client, prefix: format!("{prefix}{slash}").into() })
     }
 
-    /// The same objects, changed only as long as the fence lets it.
+    /// The same objects, changed only while the fence allows it.
     #[must_use]
     pub fn behind(&self, fence: Arc<Fence>) -> Objects {
         Objects { client: self.client.behind(fence), prefix: self.prefix.clone() }
@@ -132,15 +132,15 @@ impl Objects {
         &self.client
     }
 
-    /// The key of a path.
+    /// Key of the object with this path.
     pub fn key(&self, path: &str) -> String {
         format!("{}{path}", self.prefix)
     }
 
-    /// Fetches an object of at most `bytes_max`; `None`: there is none.
+    /// Fetches an object of at most `bytes_max`; `None` if it does not exist.
     ///
     /// # Errors
-    /// [`CallError`], also for an object that is larger, or whose content does not match its checksum.
+    /// A [`CallError`] if the request fails, the object is larger, or its content does not match its checksum.
     pub async fn get(&self, path: &str, bytes_max: usize) -> Result<Option<SmallObject>, CallError> {
         let mut call = Call::new(Method::Get, Some(&self.key(path))).field("x-amz-checksum-mode", "ENABLED");
         call.answer_bytes_max = bytes_max;
@@ -156,10 +156,11 @@ impl Objects {
         }
     }
 
-    /// What is known of an object; `None`: there is none.
+    /// Requests the facts about an object; `None` if it does not exist.
     ///
     /// # Errors
-    /// [`CallError`].
+    /// A [`CallError`] if the request fails after all retries, or the store refuses it. A missing object is not an
+    /// error.
     pub async fn head(&self, path: &str) -> Result<Option<ObjectFacts>, CallError> {
         let call = Call::new(Method::Head, Some(&self.key(path))).field("x-amz-checksum-mode", "ENABLED");
         let answer = self.client.call(call).await?;
@@ -173,7 +174,8 @@ impl Objects {
     /// Writes a small object on a condition.
     ///
     /// # Errors
-    /// [`CallError`]. A condition that does not hold is none.
+    /// A [`CallError`] if the request fails after all retries, or the store refuses it. A condition that does not hold
+    /// is not an error.
     pub async fn put(
         &self,
         path: &str,
@@ -189,14 +191,14 @@ impl Objects {
         let mut conflicts = 0;
         let answer = loop {
             match self.client.call(call.clone()).await {
-                // Two writers at the same time: another one, or an earlier copy of this request.
+                // Two writers at the same time: another run, or an earlier copy of this request.
                 Err(CallError::Refused { status: 409, .. })
                     if *condition != Condition::None && conflicts < CONFLICTS_MAX =>
                 {
                     conflicts += 1;
                     tokio::time::sleep(CONFLICT_PAUSE).await;
                 }
-                // The other one holds on.
+                // The other writer has not finished.
                 Err(CallError::Refused { status: 409, .. }) if *condition != Condition::None => {
                     return Ok(self.is_written(path, &content).await.unwrap_or(Written::Refused));
                 }
@@ -217,16 +219,17 @@ impl Objects {
         }
     }
 
-    /// Whether an earlier copy of a request has written this content, and its answer was lost.
+    /// Whether an earlier copy of the request has written this content, and its answer was lost.
     async fn is_written(&self, path: &str, content: &Bytes) -> Option<Written> {
         let found = self.get(path, content.len().max(1)).await.ok().flatten()?;
         (found.content == *content).then_some(Written::Stored(found.facts.etag))
     }
 
-    /// Copies an object within the bucket, with fields of its own; `sha256` is that of the content, where it is known.
+    /// Copies an object within the bucket, with new metadata fields. `sha256` is the hash of the content, if known.
     ///
     /// # Errors
-    /// [`CallError`], also where the store tells of an error in the body of a good answer; a missing source.
+    /// A [`CallError`] if the request fails, the source does not exist, or the store reports an error in the body of a
+    /// successful answer.
     pub async fn copy(
         &self,
         from: &str,
@@ -251,14 +254,15 @@ impl Objects {
         }
     }
 
-    /// Removes one object on a condition; a missing one is removed.
+    /// Removes one object on a condition. A missing object counts as removed.
     ///
     /// # Errors
-    /// [`CallError`]. A condition that does not hold is none.
+    /// A [`CallError`] if the request fails after all retries, or the store refuses it. A condition that does not hold
+    /// is not an error.
     pub async fn delete(&self, path: &str, condition: &Condition) -> Result<Written, CallError> {
         let mut call = Call::new(Method::Delete, Some(&self.key(path)));
         call.fields.extend(condition_field(condition));
-        // A lock is given back after a stop, too.
+        // A lock is released after a stop, too.
         call.at_the_end = true;
         let answer = self.client.call(call).await?;
         match answer.head.status {
@@ -268,10 +272,11 @@ impl Objects {
         }
     }
 
-    /// Removes objects, a thousand by one request.
+    /// Removes objects, a thousand per request.
     ///
     /// # Errors
-    /// [`CallError`], also when the store keeps one of them; those of later requests are then still there.
+    /// A [`CallError`] if a request fails, or the store keeps one of its objects. The objects of later requests still
+    /// exist then.
     pub async fn remove(&self, paths: &[String]) -> Result<(), CallError> {
         for some in paths.chunks(KEYS_AT_ONCE) {
             let keys: Vec<String> = some.iter().map(|path| self.key(path)).collect();
@@ -282,10 +287,11 @@ impl Objects {
         Ok(())
     }
 
-    /// Aborts the open uploads in parts below a path that are older than this by the store's clock, and returns their number.
+    /// Aborts the open multipart uploads below a path that are older than `age` by the store's clock, and returns their
+    /// number.
     ///
     /// # Errors
-    /// [`CallError`]; not every store can list uploads, or lets everybody.
+    /// A [`CallError`] if a request fails. Some stores cannot list uploads, or do not allow every user to.
     pub async fn abort_uploads(&self, below: &str, age: Duration) -> Result<usize, CallError> {
         let open = open_uploads::list_below(&self.client, &self.key(below)).await?;
         let now = unix_now() + open.clock_offset_s.unwrap_or_default();
@@ -302,26 +308,27 @@ impl Objects {
     /// Lists the objects below a path, in the order of their keys: paths, sizes, ETags.
     ///
     /// # Errors
-    /// [`CallError`]; see [`listing::list`].
+    /// A [`CallError`] as of `Pages::next`, or if there are more objects than this
+    /// machine can keep.
     pub async fn list(&self, below: &str) -> Result<ListedPaths, CallError> {
         self.list_in_ranges(below, &[]).await
     }
 
-    /// As [`Objects::list`], in ranges that are listed at the same time: they are parted behind these paths, which are in
-    /// order; see [`parted`].
+    /// As [`Objects::list`], but lists ranges at the same time. They are divided behind the sorted paths
+    /// `parted_behind`; see [`parted`].
     ///
     /// # Errors
-    /// As of [`Objects::list`].
+    /// As [`Objects::list`].
     pub async fn list_in_ranges(&self, below: &str, parted_behind: &[String]) -> Result<ListedPaths, CallError> {
         let parted_behind: Vec<String> = parted_behind.iter().map(|path| self.key(path)).collect();
         let listed = listing::list_in_ranges(&self.client, &self.key(below), &parted_behind).await?;
-        // A listing has only keys that begin with the prefix asked for.
+        // All listed keys begin with the requested prefix.
         let path = |key: &str| key[self.prefix.len()..].to_owned();
         Ok(listed.into_iter().map(|object| (path(&object.key), object.size, object.etag)).collect())
     }
 }
 
-/// What [`Objects::list`] tells: paths, sizes, ETags.
+/// Result of [`Objects::list`]: paths, sizes, ETags.
 pub type ListedPaths = Vec<(String, u64, String)>;
 
 pub(crate) fn condition_field(condition: &Condition) -> Option<(String, String)> {
@@ -338,7 +345,7 @@ fn facts(head: &ResponseHead) -> ObjectFacts {
     ObjectFacts {
         size: head.content_length.unwrap_or(0),
         etag: etag(head),
-        // The store's own is of the content that is there; metadata may have been copied to other content.
+        // The store's own checksum covers the present content; metadata may have been copied to other content.
         sha256: by_store.or(by_metadata),
         is_stores_own: by_store.is_some(),
         mtime: head.store_field(TIME_FIELD).and_then(|seconds| seconds.parse().ok()),
@@ -347,7 +354,7 @@ fn facts(head: &ResponseHead) -> ObjectFacts {
     }
 }
 
-/// The checksum of a whole object. That of parts has a number behind it, or a type of its own.
+/// The checksum of a whole object. A composite one ends with a number, or has a type of its own.
 fn sha256_of(head: &ResponseHead) -> Option<Sha256> {
     if head.store_field(CHECKSUM_TYPE_FIELD).is_some_and(|kind| !kind.eq_ignore_ascii_case(FULL_OBJECT)) {
         return None;

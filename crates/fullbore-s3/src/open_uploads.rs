@@ -1,4 +1,4 @@
-//! Uploads in parts that a store has as open (ListMultipartUploads), and their end (AbortMultipartUpload).
+//! Lists the open multipart uploads of a store (ListMultipartUploads), and aborts them (AbortMultipartUpload).
 
 use std::time::Duration;
 
@@ -9,47 +9,47 @@ use super::client::{Call, CallError, Client};
 use super::credentials::unix_now;
 use super::xml::{self, Begun};
 
-/// Pages that are read, of a thousand uploads each: those of a key come before those of longer ones.
+/// Maximum number of pages read, with a thousand uploads each. Uploads of a key precede those of longer keys.
 const PAGES_MAX: usize = 10;
 
-/// Time for the abort of an upload.
+/// Time limit for aborting an upload.
 pub(crate) const ABORT_LIMIT: Duration = Duration::from_secs(15);
 
-/// What a store has.
+/// Open uploads of a store.
 #[derive(Debug, Clone, Default)]
-pub struct OpenUploads {
-    /// The uploads that were begun and not completed.
+pub(crate) struct OpenUploads {
+    /// Uploads that were begun and not completed.
     pub uploads: Vec<Begun>,
-    /// False if the store has more than are listed here.
+    /// False if the store has more uploads than are listed here.
     pub is_complete: bool,
-    /// The store's clock less ours, where it told its time.
+    /// The store's clock minus ours, in seconds, if it gave its time.
     pub clock_offset_s: Option<i64>,
 }
 
-/// When an upload in parts was aborted.
+/// When a multipart upload was aborted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Aborted {
-    /// By this request, unless the store says so of every one.
+    /// By this request; some stores say so every time.
     Now,
-    /// It was not there any more.
+    /// Before: it did not exist any more.
     Before,
 }
 
 /// Lists the open uploads of a key.
 ///
 /// # Errors
-/// [`CallError`]; not every store can, or lets everybody.
-pub async fn list(client: &Client, key: &str) -> Result<OpenUploads, CallError> {
+/// A [`CallError`] if a request fails. Some stores cannot list uploads, or do not allow every user to.
+pub(crate) async fn list(client: &Client, key: &str) -> Result<OpenUploads, CallError> {
     let mut open = list_below(client, key).await?;
     open.uploads.retain(|upload| upload.key == key);
     Ok(open)
 }
 
-/// Lists the open uploads of all keys with this prefix, and of no others, whatever the store lists.
+/// Lists the open uploads of all keys with this prefix. Others are dropped, whatever the store lists.
 ///
 /// # Errors
-/// As of [`list`].
-pub async fn list_below(client: &Client, prefix: &str) -> Result<OpenUploads, CallError> {
+/// As [`list`].
+pub(crate) async fn list_below(client: &Client, prefix: &str) -> Result<OpenUploads, CallError> {
     let mut open = OpenUploads::default();
     let mut marker: Option<(String, String)> = None;
     for _ in 0..PAGES_MAX {
@@ -69,7 +69,7 @@ pub async fn list_below(client: &Client, prefix: &str) -> Result<OpenUploads, Ca
         }
         let page = xml::uploads(&answer.body).map_err(|source| CallError::Answer { what: what(), source })?;
         open.clock_offset_s = answer.head.date.map(|date| date.saturating_sub(unix_now()));
-        // Callers abort them: those of a store that ignores the prefix may be others'.
+        // Callers abort them: in a store that ignores the prefix, they may be those of others.
         open.uploads.extend(page.uploads.into_iter().filter(|upload| upload.key.starts_with(prefix)));
         marker = page.next;
         if marker.is_none() {
@@ -80,11 +80,11 @@ pub async fn list_below(client: &Client, prefix: &str) -> Result<OpenUploads, Ca
     Ok(open)
 }
 
-/// Aborts an upload in parts, also after a stop.
+/// Aborts a multipart upload, even after a stop.
 ///
 /// # Errors
-/// When it may still be there.
-pub async fn abort(client: &Client, key: &str, upload_id: &str) -> Result<Aborted, CallError> {
+/// A [`CallError`] if the store refuses, or does not answer within 15 s. The upload may still exist then.
+pub(crate) async fn abort(client: &Client, key: &str, upload_id: &str) -> Result<Aborted, CallError> {
     let mut call = Call::new(Method::Delete, Some(key)).query("uploadId", upload_id);
     (call.at_the_end, call.is_unfenced) = (true, true);
     let what = format!("DELETE {key}?uploadId");

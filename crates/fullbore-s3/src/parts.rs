@@ -1,8 +1,9 @@
-//! How an object is cut into parts, and the checksum of an object in parts.
+//! Divides objects into parts, and computes composite checksums.
 //!
-//! Parts are 8 MiB, more only where 10,000 of them would not do. From a pipe, whose end nobody knows, they grow: the first
-//! two thousand have 8 and 16 MiB and stay in memory, and then parts double every hundred, up to the largest that a store
-//! takes. So a pipe may give 39 TB: to reach the 50 TB of an object, nearly all parts would have to be of the largest size.
+//! Parts are 8 MiB, or larger if 10,000 of them would not suffice. The length of a pipe is unknown, so its parts grow.
+//! The first two thousand have 8 and 16 MiB and stay in memory; then the size doubles every hundred parts, up to the
+//! largest that a store accepts. So a pipe may carry 39 TB. To reach an object's maximum of 50 TB, nearly all parts
+//! would need the largest size.
 
 use std::sync::Arc;
 
@@ -12,20 +13,21 @@ use fullbore_engine::digest::{Sha256, Sha256Hasher, update_many};
 
 use super::checksum::{Algorithm, Hasher};
 
-/// Bytes of an object ("Amazon S3 multipart upload limits"; 5 TiB before December 2025). Many stores take less, and say so.
-pub const OBJECT_BYTES_MAX: u64 = 50_000_000_000_000;
+/// Maximum size of an object in bytes ("Amazon S3 multipart upload limits"; 5 TiB before December 2025). Many stores
+/// accept less, and say so.
+pub(crate) const OBJECT_BYTES_MAX: u64 = 50_000_000_000_000;
 
-/// Bytes of a part, by the same page.
-pub const PART_BYTES_MAX: u64 = 5 << 30;
+/// Maximum size of a part in bytes, from the same page.
+pub(crate) const PART_BYTES_MAX: u64 = 5 << 30;
 
-/// Parts of an object, by the same page.
-pub const PARTS_MAX: u64 = 10_000;
+/// Maximum number of parts of an object, from the same page.
+pub(crate) const PARTS_MAX: u64 = 10_000;
 
-/// Bytes of a part, as far as 10,000 do. Eight on their way carry 1 Gbit/s over half a second; smaller ones cost
-/// servers more (each is a file of its own in many of them).
-pub const PART_BYTES: u64 = 8 << 20;
+/// Size of a part in bytes, while 10,000 suffice. Eight in flight carry 1 Gbit/s over half a second. Smaller ones cost
+/// servers more, because many store each as a file.
+pub(crate) const PART_BYTES: u64 = 8 << 20;
 
-/// How the parts of an upload from a pipe grow, so that 10,000 parts suffice for any length.
+/// Growth of the parts of an upload from a pipe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Growth {
     /// Length of the first part in bytes; 8 MiB by default.
@@ -37,7 +39,7 @@ pub struct Growth {
 }
 
 impl Growth {
-    /// Bytes of part `number`, counted from 0.
+    /// Size of part `number`, counted from 0, in bytes.
     fn part_bytes(&self, number: u64) -> u64 {
         let (slow, fast) = (self.double_after.max(1), self.then_after.max(1));
         let doublings = match number.checked_sub(slow.saturating_mul(2)) {
@@ -47,7 +49,7 @@ impl Growth {
         (self.first_bytes.max(1) << doublings.min(16)).min(PART_BYTES_MAX)
     }
 
-    /// Bytes of the longest pipe.
+    /// Maximum length of a pipe, in bytes.
     pub(crate) fn pipe_bytes_max(&self) -> u64 {
         let all = (0..PARTS_MAX).map(|number| self.part_bytes(number)).fold(0, u64::saturating_add);
         all.min(OBJECT_BYTES_MAX)
@@ -60,37 +62,37 @@ impl Default for Growth {
     }
 }
 
-/// Files up to this size are put by one request.
+/// Files up to this size are uploaded with one request.
 pub const WHOLE_BYTES_MAX: u64 = 16 << 20;
 
-/// How an object is cut.
+/// The sizes of an object's parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Cut {
-    /// All parts of this many bytes, but the last.
+pub(crate) enum Cut {
+    /// All parts have this size, except the last.
     Even(u64),
-    /// As pipes are.
+    /// Sizes for a pipe.
     Growing(Growth),
-    /// Into parts of these many bytes; at most [`PARTS_MAX`], none of them empty.
+    /// These sizes; at most [`PARTS_MAX`], none of them 0.
     Sizes(Arc<[u64]>),
 }
 
 impl Cut {
-    /// For a file of this size.
-    pub fn of(size: u64) -> Cut {
+    /// The sizes for a file of this size.
+    pub(crate) fn of(size: u64) -> Cut {
         Cut::at_most(size, PARTS_MAX)
     }
 
-    /// For a file of this size, at a store that takes at most `parts` parts.
-    pub fn at_most(size: u64, parts: u64) -> Cut {
+    /// The sizes for a file of this size, at a store that accepts at most `parts` parts.
+    pub(crate) fn at_most(size: u64, parts: u64) -> Cut {
         let least = size.div_ceil(parts.max(1));
         Cut::Even(least.next_multiple_of(1 << 20).max(PART_BYTES))
     }
 
-    /// Bytes of part `number`, counted from 0, unless the object ends before.
-    pub fn part_bytes(&self, number: u64) -> u64 {
+    /// Size of part `number`, counted from 0, in bytes, unless the object ends before.
+    pub(crate) fn part_bytes(&self, number: u64) -> u64 {
         match self {
             Cut::Even(bytes) => (*bytes).max(1),
-            // What is behind the last part is of no part that is known.
+            // Bytes after the last part belong to no known part.
             Cut::Sizes(sizes) => {
                 usize::try_from(number).ok().and_then(|number| sizes.get(number)).map_or(u64::MAX, |bytes| *bytes)
             }
@@ -98,14 +100,14 @@ impl Cut {
         }
     }
 
-    /// How many parts an object of this size has; one for an empty one.
-    pub fn count(&self, size: u64) -> u64 {
+    /// Number of parts of an object of this size; an empty one has one.
+    pub(crate) fn count(&self, size: u64) -> u64 {
         match self {
             Cut::Even(bytes) => size.div_ceil((*bytes).max(1)).max(1),
             Cut::Sizes(sizes) => sizes.len() as u64,
             Cut::Growing(_) => {
                 let (mut count, mut reached) = (0, 0);
-                // Sizes are what servers say, and no object has more parts than that.
+                // Sizes are claims of servers, and no object has more parts.
                 while reached < size && count <= PARTS_MAX {
                     reached += self.part_bytes(count);
                     count += 1;
@@ -115,9 +117,9 @@ impl Cut {
         }
     }
 
-    /// The cut by which an object of this size has so many parts, if its uploader was one of the usual:
-    /// `first` is what is known of the first part's size.
-    pub fn guess(size: u64, parts: u64, first: Option<u64>) -> Option<Cut> {
+    /// Guesses the sizes of an object's parts, if its uploader was one of the usual tools; `first` is the size of the
+    /// first part, if known.
+    pub(crate) fn guess(size: u64, parts: u64, first: Option<u64>) -> Option<Cut> {
         if parts > PARTS_MAX {
             return None;
         }
@@ -127,14 +129,14 @@ impl Cut {
     }
 }
 
-/// A hash as fields have it: base64.
-pub fn base64(hash: &Sha256) -> String {
+/// A hash in base64, as in header fields.
+pub(crate) fn base64(hash: &Sha256) -> String {
     STANDARD.encode(hash.as_bytes())
 }
 
-/// The checksum of an object in parts: the hash of the parts' hashes, and their number ("Checking object
-/// integrity", composite checksums).
-pub fn composite(parts: &[Sha256]) -> String {
+/// The composite checksum of an object: the hash of the parts' hashes, and their number ("Checking object integrity",
+/// composite checksums).
+pub(crate) fn composite(parts: &[Sha256]) -> String {
     let mut hasher = Sha256Hasher::new();
     for part in parts {
         hasher.update(part.as_bytes());
@@ -142,26 +144,26 @@ pub fn composite(parts: &[Sha256]) -> String {
     format!("{}-{}", base64(&hasher.finish()), parts.len())
 }
 
-/// Hashes content that comes in order, by parts.
-pub struct Composite {
+/// Computes the composite checksum of content that arrives in order.
+pub(crate) struct Composite {
     algorithm: Algorithm,
     cut: Cut,
     part: Hasher,
     left: u64,
-    /// The checksums of parts that are complete, one behind the other.
+    /// Checksums of complete parts, concatenated.
     done: Vec<u8>,
     count: u64,
 }
 
 impl Composite {
-    /// For content cut so.
-    pub fn new(algorithm: Algorithm, cut: Cut) -> Composite {
+    /// Creates a hasher for content with these part sizes.
+    pub(crate) fn new(algorithm: Algorithm, cut: Cut) -> Composite {
         let left = cut.part_bytes(0);
         Composite { algorithm, cut, part: Hasher::new(algorithm), left, done: Vec::new(), count: 0 }
     }
 
-    /// The next bytes, in pieces. Several parts among them are hashed side by side.
-    pub fn update<D: AsRef<[u8]>>(&mut self, pieces: &[D]) {
+    /// Adds the next bytes, in pieces. Several parts among them are hashed in parallel.
+    pub(crate) fn update<D: AsRef<[u8]>>(&mut self, pieces: &[D]) {
         let mut parts: Vec<Vec<&[u8]>> = vec![Vec::new()];
         for mut piece in pieces.iter().map(AsRef::as_ref) {
             while !piece.is_empty() {
@@ -186,8 +188,8 @@ impl Composite {
         hashers.into_iter().for_each(|hasher| self.done.extend(hasher.finish()));
     }
 
-    /// The composite checksum, without the number of parts.
-    pub fn finish(mut self) -> Vec<u8> {
+    /// Returns the composite checksum, without the number of parts.
+    pub(crate) fn finish(mut self) -> Vec<u8> {
         self.done.extend(self.part.finish());
         let mut hasher = Hasher::new(self.algorithm);
         hasher.update(&self.done);
@@ -195,7 +197,7 @@ impl Composite {
     }
 }
 
-/// Hashes the pieces of several parts; by SHA-256 side by side.
+/// Hashes the pieces of several parts; with SHA-256 in parallel.
 fn update_all(hashers: &mut [Hasher], parts: &[Vec<&[u8]>]) {
     let mut side_by_side = Vec::new();
     for (hasher, pieces) in hashers.iter_mut().zip(parts) {

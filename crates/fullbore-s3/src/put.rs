@@ -1,9 +1,8 @@
 //! `put` into a bucket: files and directories as objects.
 //!
-//! [`run`] is the walk: what goes where (`plan`) → uploads that an earlier run left open are given up (`orphans`) → what is
-//! there (`known`); which files are as an earlier run has seen them (`unchanged`) → all files, turn by turn (`send`) →
-//! objects that are not among them, if asked (`delete`) → the list of keys, and what limited the run
-//! (`report`).
+//! [`run`] does the steps in order. It makes the plan (`plan`), aborts uploads that earlier runs left open (`orphans`),
+//! and lists existing objects (`known`) and unchanged files (`unchanged`). Then it sends all files, turn by turn
+//! (`send`), deletes other objects if requested (`delete`), and writes the list and the report (`report`).
 
 mod account;
 mod delete;
@@ -54,10 +53,10 @@ use plan::{Last, Plan};
 use send::Sending;
 use unchanged::Unchanged;
 
-/// Memory for content on its way: 64 MiB carry 1 Gbit/s over half a second.
+/// Memory for content in flight: 64 MiB carry 1 Gbit/s over half a second.
 const WINDOW_BYTES: u64 = 64 << 20;
 
-/// Small objects that are ready beside those that are on their way.
+/// Number of small objects that are ready beside those in flight.
 const READY: u32 = 64;
 
 /// Settings of one `fullbore put` into a bucket.
@@ -102,10 +101,12 @@ pub struct DeleteSettings {
     pub force: bool,
 }
 
-/// Uploads all files, then deletes other objects if `delete` says so.
+/// Uploads all files, then deletes other objects if `delete` requests it.
 ///
 /// # Errors
-/// See [`ErrorKind`]. What could be put stays, and is in the report.
+/// A [`CommandError`] whose [`ErrorKind`] tells the cause: usage for invalid settings, network if the store cannot be
+/// reached or refuses, disk if a file cannot be read, partial if some files failed, interrupted after a signal.
+/// Uploaded files stay, and are in the report.
 pub fn run(settings: &PutSettings, events: &mut dyn Events, stop: &Stop) -> Result<Report, CommandError> {
     run_with::<NoQueue>(settings, None, events, stop)
 }
@@ -113,7 +114,7 @@ pub fn run(settings: &PutSettings, events: &mut dyn Events, stop: &Stop) -> Resu
 /// As [`run`], with the help of other machines.
 ///
 /// # Errors
-/// As of [`run`].
+/// As [`run`], and kind network if a required queue cannot be reached.
 pub fn run_with<C: Connect>(
     settings: &PutSettings,
     fleet: Option<&FleetPut<C>>,
@@ -129,7 +130,7 @@ pub fn run_with<C: Connect>(
     let tell = &mut |listing: &fullbore_engine::tree::Listing| listing.tell_left_out(&mut *events);
     let mut plan = Plan::make(&settings.sources, location, &last, &settings.choice, tell)?;
     let unread = std::mem::take(&mut plan.failed);
-    // Behind the plan, which it is no part of: it may be in a directory that is put.
+    // After the plan, which must not include it: it may be in a directory that is uploaded.
     let mut list = List::open(settings.list.as_deref())?;
     if settings.delete.is_some() && plan.prefix.is_none() {
         return Err(CommandError::usage("--delete needs a directory among the files, to compare the objects with"));
@@ -137,18 +138,18 @@ pub fn run_with<C: Connect>(
     if stop.check().is_err() {
         return Err(CommandError::new(ErrorKind::Interrupted, "interrupted; nothing was put"));
     }
-    // Clocks of stages are looked at where somebody wants to see them: judging needs sums alone.
+    // Clocks are sampled only if somebody wants to see them: the verdict needs only sums.
     let ledger = if settings.watch_stages { Ledger::new() } else { Ledger::off() };
     let runtime = sending_runtime(&ledger)?;
     let run = Run { settings, plan: &plan, ledger: &ledger, runtime: &runtime, stop, begun };
     let fleet = fleet.filter(|_| !settings.dry_run);
     let result = put(&run, fleet, common_fields, &mut list, unread, events);
-    // A thread may wait for a pipe that gives nothing: it is not waited for.
+    // A thread may wait for a silent pipe, so it is not joined.
     runtime.shutdown_background();
     result
 }
 
-/// The queue of a run without one.
+/// Stands for the queue in a run without one.
 struct NoQueue;
 
 impl Connect for NoQueue {
@@ -159,7 +160,7 @@ impl Connect for NoQueue {
     }
 }
 
-/// What a run is about.
+/// State of a run.
 #[derive(Clone, Copy)]
 struct Run<'a> {
     settings: &'a PutSettings,
@@ -170,7 +171,7 @@ struct Run<'a> {
     begun: Instant,
 }
 
-/// The walk, from the plan on.
+/// The run from the plan on.
 fn put<C: Connect>(
     run: &Run<'_>,
     fleet: Option<&FleetPut<C>>,
@@ -242,7 +243,7 @@ fn put<C: Connect>(
             numbers = fleet.turn(&sending, turn, numbers, &mut |heard| account.hear(heard));
         }
         sending.send(&plan.objects, &numbers, &mut |heard| account.hear(heard));
-        // What comes last refers to what came before.
+        // The files of `--last` refer to those before.
         if !unread.is_empty() || sending.failed.load(Ordering::Relaxed) > 0 || *stop.watch().borrow() {
             break;
         }
@@ -263,7 +264,7 @@ fn put<C: Connect>(
     } else if plan.has_mirrors {
         runtime.block_on(warn_of_private(&client, plan, events));
     }
-    // What could not be read is protected by its name, and so does not keep the rest from being deleted.
+    // Unreadable files are protected by their names, so the rest may still be deleted.
     failed.extend(unread);
     let facts = facts(run, &sending, totals.sent_bytes);
     let missing = (failed.len() + untried) as u64;
@@ -275,7 +276,7 @@ fn put<C: Connect>(
     }
 }
 
-/// Whether all files are there, or why not.
+/// Returns an error if files are missing.
 fn ending(stop: &Stop, totals: &Totals, failed: NotStored, untried: usize) -> Result<(), CommandError> {
     let there = totals.stored + totals.present;
     if *stop.watch().borrow() {
@@ -291,18 +292,18 @@ fn ending(stop: &Stop, totals: &Totals, failed: NotStored, untried: usize) -> Re
     }
 }
 
-/// Begins to look at the stages.
+/// Starts to sample the stages.
 fn watch(ledger: &Ledger) -> Result<Sampler, CommandError> {
-    // Bytes that the store acknowledged are what is delivered.
+    // Acknowledged bytes count as delivered.
     let config = SamplerConfig { delivery_stage: "send".to_owned(), ..SamplerConfig::default() };
     Sampler::start(ledger, config).map_err(|error| CommandError::new(ErrorKind::Internal, error))
 }
 
-/// What deleting did.
+/// Result of the deletion.
 #[derive(Debug, Default, Clone, Copy)]
 struct Deleted {
     count: usize,
-    /// Objects beneath names that were left out.
+    /// Number of kept objects below excluded names.
     kept: usize,
 }
 
@@ -319,7 +320,7 @@ fn tell_private(count: usize, remedy: &str, events: &mut dyn Events) {
     }
 }
 
-/// Without a right to list the bucket nothing is said.
+/// Without permission to list the bucket, no warning is given.
 async fn warn_of_private(client: &Client, plan: &Plan, events: &mut dyn Events) {
     if let Ok(deletion) = find_doomed(client, plan).await {
         tell_private(deletion.private.len(), "--delete removes them", events);
@@ -335,7 +336,7 @@ async fn delete(
 ) -> Result<Deleted, CommandError> {
     let deletion = find_doomed(client, plan).await?;
     let kept = deletion.kept;
-    // Without having put anything it is not known what the store should list.
+    // Unless something was uploaded, it is unknown what the store should list.
     if !settings.dry_run {
         deletion.refuse_other_names(client.bucket().store())?;
     }
@@ -354,7 +355,7 @@ async fn delete(
     Ok(Deleted { count, kept })
 }
 
-/// What is known of the run now; `moved_bytes` of objects were put.
+/// Facts of the run so far; `moved_bytes` is the size of uploaded objects.
 fn facts(run: &Run<'_>, sending: &Sending, moved_bytes: u64) -> Facts {
     let client = &sending.client;
     Facts {

@@ -1,4 +1,4 @@
-//! Objects taken away, a thousand by one request, or one by one where the store knows no such request.
+//! Deletes objects, a thousand per request, or one by one if the store does not support that.
 
 use fullbore_engine::digest::Sha256;
 use fullbore_wire::http1::Method;
@@ -10,22 +10,22 @@ use super::compare::{self, md5_base64};
 use super::dialect::{Feature, Support};
 use super::xml::{self, ServiceError};
 
-/// Keys of one request, by the API reference of DeleteObjects.
-pub const KEYS_AT_ONCE: usize = 1000;
+/// Maximum number of keys per request, by the API reference of DeleteObjects.
+pub(crate) const KEYS_AT_ONCE: usize = 1000;
 
-/// Requests for single objects on their way at once, of each call: half of the usual connections, since four calls run
-/// side by side.
+/// Maximum number of requests for single objects in flight per call: half of the usual connections, since four calls
+/// run concurrently.
 const SINGLES_AT_ONCE: usize = 32;
 
-/// Keys that were not deleted, and why.
+/// Keys that were not deleted, with the reasons.
 type Left = Vec<(String, ServiceError)>;
 
-/// Removes at most [`KEYS_AT_ONCE`] objects; gives those that are still there, and why.
+/// Deletes at most [`KEYS_AT_ONCE`] objects. Returns those that still exist, with the reasons.
 ///
 /// # Errors
-/// [`CallError`], when nothing is known of any of them.
-pub async fn remove(client: &Client, keys: &[String]) -> Result<Left, CallError> {
-    // XML cannot say some keys; a request of their own can.
+/// A [`CallError`] if a request fails, so that nothing is known of the objects.
+pub(crate) async fn remove(client: &Client, keys: &[String]) -> Result<Left, CallError> {
+    // XML cannot express some keys; a request for a single key can.
     let (named, unnamed): (Vec<&String>, Vec<&String>) = keys.iter().partition(|key| xml::escape(key).is_some());
     let mut left = one_by_one(client, unnamed.into_iter()).await?;
     if named.is_empty() {
@@ -53,13 +53,13 @@ pub async fn remove(client: &Client, keys: &[String]) -> Result<Left, CallError>
     Ok(left)
 }
 
-/// Whether a failure may be that of a store that cannot delete many objects at once: GCS says `InvalidArgument`, others
-/// `NotImplemented`, `MethodNotAllowed` or `MissingContentMD5`, or answer with something else than a result.
+/// Whether a failure may mean that the store cannot delete many objects at once. GCS answers `InvalidArgument`; others
+/// answer `NotImplemented`, `MethodNotAllowed` or `MissingContentMD5`, or with an unexpected document.
 fn may_be_unknown(error: &CallError) -> bool {
     matches!(error, CallError::Refused { status: 400..=499 | 501, .. } | CallError::Answer { .. })
 }
 
-/// Removes objects by a request for each.
+/// Deletes each object with a request of its own.
 async fn one_by_one(client: &Client, keys: impl Iterator<Item = &String>) -> Result<Left, CallError> {
     let (mut left, mut under_way) = (Left::new(), JoinSet::new());
     let mut keys = keys.cloned();
@@ -72,7 +72,7 @@ async fn one_by_one(client: &Client, keys: impl Iterator<Item = &String>) -> Res
         }
         let Some(removed) = under_way.join_next().await else { return Ok(left) };
         match removed.map_err(|error| CallError::GivenUp(format!("a task failed: {error}")))? {
-            // 404: it was not there any more.
+            // 404: it did not exist any more.
             (Ok(answer), _) if matches!(answer.head.status, 200..300 | 404) => {}
             (Ok(answer), key) => match CallError::refused(format!("DELETE {key}"), &answer) {
                 CallError::Refused { error, .. } => left.push((key, error)),
@@ -84,7 +84,7 @@ async fn one_by_one(client: &Client, keys: impl Iterator<Item = &String>) -> Res
     }
 }
 
-/// Removes objects by one request.
+/// Deletes objects with one request.
 async fn together(client: &Client, keys: &[&String]) -> Result<Left, CallError> {
     let mut body = String::from("<Delete xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><Quiet>true</Quiet>");
     for key in keys.iter().filter_map(|key| xml::escape(key)) {
@@ -97,7 +97,7 @@ async fn together(client: &Client, keys: &[&String]) -> Result<Left, CallError> 
     let mut call = Call::new(Method::Post, None)
         .query("delete", "")
         .field("Content-Type", "application/xml")
-        // What all stores take; some of them do not know other checksums here.
+        // All stores accept this; some do not support other checksums here.
         .field("Content-MD5", md5_base64(body.as_bytes()))
         .body(body, hash);
     call.answer_bytes_max = xml::ANSWER_BYTES_MAX;
@@ -116,7 +116,7 @@ async fn together(client: &Client, keys: &[&String]) -> Result<Left, CallError> 
     Ok(failed)
 }
 
-/// Whether the first of the objects is gone: once in a run, as some stores answer that all is well and delete nothing.
+/// Checks, once per run, that the first object is gone: some stores report success and delete nothing.
 async fn is_honoured(client: &Client, keys: &[&String], failed: &Left) -> Result<(), CallError> {
     let Some(first) = keys.iter().find(|key| failed.iter().all(|(left, _)| left != **key)) else { return Ok(()) };
     match compare::head(client, first).await {
@@ -131,7 +131,7 @@ async fn is_honoured(client: &Client, keys: &[&String], failed: &Left) -> Result
             client.dialect().learn(Feature::BulkDelete, Support::Honoured);
             Ok(())
         }
-        // Who may delete need not be allowed to ask.
+        // A user who may delete need not be allowed to read.
         Err(CallError::Refused { .. }) => Ok(()),
         Err(error) => Err(error),
     }

@@ -1,9 +1,9 @@
-//! Signature Version 4 of requests, in their header fields ("Authenticating Requests: Using the Authorization
-//! Header", Amazon S3 API reference).
+//! Signature Version 4 of requests, in their header fields ("Authenticating Requests: Using the Authorization Header",
+//! Amazon S3 API reference).
 //!
-//! Of our own because every field has to be signed, checksums and metadata among them, and a request that is
-//! repeated or waited for a connection needs a signature of that moment: rusty-s3 signs URLs ahead of time, where
-//! fields are left to the sender. What it takes is four HMACs a day and two hashes a request.
+//! It is implemented here because every field must be signed, including checksums and metadata, and a request that is
+//! repeated or waits for a connection needs a fresh signature. rusty-s3 signs URLs ahead of time, without fields. The
+//! cost is four HMACs a day and two hashes per request.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -13,19 +13,19 @@ use jiff::Timestamp;
 
 use super::key::encode_query;
 
-/// Instead of the content's hash, where the content need not be signed.
-pub const UNSIGNED_PAYLOAD: &str = "UNSIGNED-PAYLOAD";
+/// Used instead of the content's hash if the signature does not cover the content.
+pub(crate) const UNSIGNED_PAYLOAD: &str = "UNSIGNED-PAYLOAD";
 
-/// Who signs. Secrets are shown by nothing, `Debug` included.
+/// Credentials for signing. Nothing shows the secrets, `Debug` included.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// The public half of a key pair, which requests name.
+    /// Public half of the key pair, which requests name.
     pub access_key_id: String,
-    /// The secret half, which signs and is never sent.
+    /// Secret half of the key pair, which signs and is never sent.
     pub secret_access_key: String,
-    /// Goes with temporary credentials.
+    /// Token of temporary credentials.
     pub session_token: Option<String>,
-    /// When temporary credentials end, unix seconds.
+    /// Expiry of temporary credentials, in Unix seconds.
     pub expires: Option<i64>,
 }
 
@@ -36,31 +36,31 @@ impl std::fmt::Debug for Identity {
     }
 }
 
-/// A request as it is signed.
+/// The parts of a request that its signature covers.
 #[derive(Debug, Clone, Copy)]
-pub struct Signable<'a> {
-    /// The method of the request, in capitals.
+pub(crate) struct Signable<'a> {
+    /// Method of the request, in capitals.
     pub method: &'a str,
-    /// The path, encoded as it is sent.
+    /// Path, encoded as it is sent.
     pub path: &'a str,
-    /// Parameters of the query, not encoded.
+    /// Query parameters, not encoded.
     pub query: &'a [(&'a str, &'a str)],
     /// Value of the header field `Host`.
     pub host: &'a str,
-    /// All other fields that are to be signed; values without space around them.
+    /// All other fields to sign; values without surrounding space.
     pub fields: &'a [(String, String)],
     /// SHA-256 of the content in hex, or [`UNSIGNED_PAYLOAD`].
     pub payload: &'a str,
 }
 
-/// Signs for one region and service. The key of the day is kept.
+/// Signs requests to one service. The key of the present day is cached.
 #[derive(Debug)]
-pub struct Signer {
+pub(crate) struct Signer {
     service: &'static str,
     day: Mutex<Option<Day>>,
 }
 
-/// A signing key, and what it was made from.
+/// A signing key, with its inputs.
 struct Day {
     identity: Identity,
     region: String,
@@ -75,14 +75,14 @@ impl std::fmt::Debug for Day {
 }
 
 impl Signer {
-    /// Signs for this service: `s3`, `sts`.
-    pub fn new(service: &'static str) -> Signer {
+    /// Creates a signer for this service: `s3` or `sts`.
+    pub(crate) fn new(service: &'static str) -> Signer {
         Signer { service, day: Mutex::new(None) }
     }
 
-    /// The value of `Authorization`. `fields` must hold `x-amz-date` with [`amz_date`] of the same time, and
-    /// `x-amz-security-token` where the identity has a token.
-    pub fn authorization(&self, request: &Signable<'_>, identity: &Identity, region: &str, now: i64) -> String {
+    /// Returns the value of `Authorization`. `fields` must contain `x-amz-date` with [`amz_date`] of the same time, and
+    /// `x-amz-security-token` if the identity has a token.
+    pub(crate) fn authorization(&self, request: &Signable<'_>, identity: &Identity, region: &str, now: i64) -> String {
         let time = amz_date(now);
         let date = &time[..8];
         let mut fields: Vec<(String, &str)> =
@@ -141,8 +141,8 @@ impl Signer {
     }
 }
 
-/// Parameters as they are sent and signed: encoded, sorted by name.
-pub fn query_string(parameters: &[(&str, &str)]) -> String {
+/// Query parameters as they are sent and signed: encoded, and sorted by name.
+pub(crate) fn query_string(parameters: &[(&str, &str)]) -> String {
     let mut encoded: Vec<(String, String)> = parameters
         .iter()
         .map(|(name, value)| {
@@ -165,14 +165,14 @@ pub fn query_string(parameters: &[(&str, &str)]) -> String {
     text
 }
 
-/// A time as signatures have it: `20130524T000000Z`. Outside of what a clock can show: the epoch.
-pub fn amz_date(unix_s: i64) -> String {
+/// A time as in signatures: `20130524T000000Z`. Times out of range become the epoch.
+pub(crate) fn amz_date(unix_s: i64) -> String {
     let time = Timestamp::from_second(unix_s).unwrap_or(Timestamp::UNIX_EPOCH);
     time.strftime("%Y%m%dT%H%M%SZ").to_string()
 }
 
-/// Lower case hex.
-pub fn hex(bytes: &[u8]) -> String {
+/// Lower-case hex.
+pub(crate) fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     bytes
         .iter()
@@ -210,7 +210,7 @@ mod tests {
 
     /// The four examples of the API reference.
     #[test]
-    fn the_published_examples() {
+    fn signatures_are_those_of_the_published_examples() {
         assert_eq!(
             signature("GET", "/test.txt", &[], &[("Range", "bytes=0-9")], EMPTY),
             "f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41"

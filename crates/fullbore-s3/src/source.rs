@@ -1,8 +1,8 @@
 //! Archives in buckets, from which the commands for Debian archives fetch as from any mirror.
 //!
-//! The wire fetches; [`BucketSigner`] gives it what a bucket wants: the address of the files, a signature for each
-//! request, and what a refusal means. Credentials, region and clock follow the rules of [`Client`](crate::Client), which
-//! is not used here because it sends requests one by one and knows nothing of other mirrors.
+//! fullbore-wire fetches. [`BucketSigner`] supplies the address of the files and a signature for each request, and
+//! judges refusals. Credentials, region and clock follow the rules of [`Client`](crate::Client), which is not used here
+//! because it sends requests one by one and knows no other mirrors.
 
 mod address;
 mod signer;
@@ -23,10 +23,10 @@ use crate::credentials::{Aws, CredentialCache};
 pub use address::{SourceAddress, SourceAddressError};
 pub use signer::BucketSigner;
 
-/// Time without progress after which a connection to a service for credentials is given up.
+/// Time without progress after which a connection to a credential service is given up.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What all buckets that a run reads have in common: the variables of the AWS tools, which may hold secrets.
+/// Shared by all buckets that a run reads: the variables of the AWS tools, which may contain secrets.
 #[derive(Clone, PartialEq, Eq)]
 pub struct BucketSources {
     variables: BTreeMap<String, String>,
@@ -39,21 +39,21 @@ impl std::fmt::Debug for BucketSources {
 }
 
 impl BucketSources {
-    /// From variables of the environment, of which only those of the AWS tools are kept.
+    /// Takes environment variables, and keeps only those of the AWS tools.
     pub fn new(variables: impl IntoIterator<Item = (String, String)>) -> BucketSources {
         let is_used = |name: &str| name.starts_with("AWS_") || name == "HOME";
         BucketSources { variables: variables.into_iter().filter(|(name, _)| is_used(name)).collect() }
     }
 
-    /// As network settings have it.
+    /// Converts it for network settings.
     pub fn shared(self) -> Buckets {
         Buckets::new(self)
     }
 
-    /// The bucket of an address, and the settings of the AWS tools for it.
+    /// Resolves the address of a bucket, with the settings of the AWS tools for it.
     ///
     /// # Errors
-    /// A usage error if the address is none, or its profile cannot be used.
+    /// A [`CommandError`] of kind usage if the address is invalid, or its profile cannot be used.
     pub fn find(&self, text: &str) -> Result<(SourceAddress, Bucket, Aws), CommandError> {
         let address = SourceAddress::parse(text).map_err(CommandError::usage)?;
         let lookup = |name: &str| self.variables.get(name).cloned();
@@ -73,7 +73,7 @@ impl BucketSources {
 impl OpenBucket for BucketSources {
     fn open(&self, text: &str, network: &NetworkSettings) -> Result<SignedMirror, CommandError> {
         let (address, bucket, aws) = self.find(text)?;
-        // The store, and the services for credentials.
+        // For the store, and for credential services.
         let tls = match network.ca_file.as_ref().or(aws.authorities.as_ref()) {
             Some(path) => Some(Tls::new(Trust::SystemAnd(Authorities::read(path).map_err(CommandError::usage)?))),
             None => None,

@@ -1,7 +1,7 @@
 //! Large parts of pipes, kept in files without names until they are sent.
 //!
-//! Their room on the disk is bounded by a window of its own, beside that of memory: where it is short, a part waits until
-//! one on its way is there. Where `directory` is in memory (tmpfs), so are the parts.
+//! A window of its own bounds their disk space, beside that of memory: if space is short, a part waits until one in
+//! flight is sent. If `directory` is in memory (tmpfs), so are the parts.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -16,24 +16,23 @@ use fullbore_wire::exchange::ReadAt;
 
 use super::work::Work;
 
-/// Parts at once, however large: one is sent while the next one is read.
+/// Minimum number of parts at once, whatever their size: one is sent while the next one is read.
 const PARTS_AT_ONCE: usize = 2;
 
-/// More of them, as long as they have no more than this together: eight of the smallest kind (32 MiB), as many as there
-/// are of parts in memory.
+/// Maximum total size of further parts: eight of the smallest kind (32 MiB), as many as there are parts in memory.
 const BYTES_AT_ONCE: u64 = 256 << 20;
 
-/// Bytes read at once.
+/// Number of bytes read at once.
 const READ_BYTES: usize = 512 << 10;
 
-/// The place where parts are kept. Clones share it.
+/// Directory for the parts, with their limits. Clones share it.
 #[derive(Debug, Clone)]
-pub struct Spool(Arc<Shared>);
+pub(crate) struct Spool(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     directory: PathBuf,
-    /// Free bytes of the disk that a file is on.
+    /// Free bytes on the disk of a file.
     free: fn(&File) -> io::Result<u64>,
     state: Mutex<State>,
     freed: Condvar,
@@ -43,7 +42,7 @@ struct Shared {
 struct State {
     parts: usize,
     bytes: u64,
-    /// Bytes of parts that are still to be written: nobody else's room.
+    /// Bytes of parts that are still to be written; their space is reserved.
     unwritten: u64,
 }
 
@@ -53,7 +52,7 @@ impl Shared {
     }
 }
 
-/// A part's share of the disk.
+/// Disk space of a part.
 #[derive(Debug)]
 struct Slot {
     shared: Arc<Shared>,
@@ -67,7 +66,7 @@ impl Slot {
         self.shared.state().unwritten -= bytes;
     }
 
-    /// Nothing more comes.
+    /// Releases the space that will not be written.
     fn ended(&mut self) {
         let mut state = self.shared.state();
         state.unwritten -= self.unwritten;
@@ -92,8 +91,8 @@ impl Drop for Slot {
 
 /// Part of a pipe in a file without a name.
 #[derive(Debug)]
-pub struct SpooledPart {
-    // Closed before its slot is given back: then its room is free.
+pub(crate) struct SpooledPart {
+    // Closed before its slot is released, so that its space is free by then.
     file: File,
     _slot: Slot,
 }
@@ -106,7 +105,7 @@ impl ReadAt for SpooledPart {
 
 impl Spool {
     /// Keeps parts in this directory.
-    pub fn new(directory: &Path) -> Spool {
+    pub(crate) fn new(directory: &Path) -> Spool {
         Spool::on(directory, free_bytes)
     }
 
@@ -119,12 +118,17 @@ impl Spool {
         io::Error::new(error.kind(), format!("{}: {error}", self.0.directory.display()))
     }
 
-    /// Reads at most so many bytes into a file that has lost its name; the result is it, its length and hash. Waits while
-    /// there is no room for them, unless nothing is on its way that could give some back.
+    /// Reads up to `bytes` bytes into a file without a name. Returns the file, its length and its hash. If space is
+    /// short, it waits while other parts are in flight that will release some.
     ///
     /// # Errors
-    /// The source cannot be read, or the spool file cannot be written.
-    pub fn keep(&self, from: &mut dyn Read, bytes: u64, work: &Work) -> io::Result<(Arc<SpooledPart>, u64, Sha256)> {
+    /// The error of the source, or of creating or writing the file, unchanged.
+    pub(crate) fn keep(
+        &self,
+        from: &mut dyn Read,
+        bytes: u64,
+        work: &Work,
+    ) -> io::Result<(Arc<SpooledPart>, u64, Sha256)> {
         let mut file = unnamed(&self.0.directory).map_err(|error| self.named(&error))?;
         let mut slot = work.wait(|| self.reserve(&file, bytes)).map_err(|error| self.named(&error))?;
         let (mut hasher, mut length) = (Sha256Hasher::new(), 0);
@@ -211,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn two_parts_however_large_and_more_small_ones() {
+    fn two_parts_are_spooled_however_large_and_more_small_ones() {
         let directory = tempfile::tempdir().unwrap();
         let spool = Spool::on(directory.path(), |_| Ok(u64::MAX));
         let small: Vec<Slot> = (0..8).map(|_| promised(&spool, 32 << 20).unwrap()).collect();

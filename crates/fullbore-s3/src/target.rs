@@ -1,12 +1,12 @@
-//! Files that land in a store: each is one object, put when it is complete and verified.
+//! A target that stores each file as an object, once it is complete and verified.
 //!
-//! Files up to [`WHOLE_BYTES_MAX`] are in memory until the store has acknowledged them. Larger ones are in files without a
-//! name, and go up in parts while they are written ([`early`]); the object is made when the file is verified. A landing
-//! thread waits for no answer: the target tells later ([`Committed::Later`]). Paths below the caller's own directory stay
-//! in a local one.
+//! Files up to [`WHOLE_BYTES_MAX`] stay in memory until the store has acknowledged them. Larger ones are in files
+//! without a name, and their parts are uploaded while they are written (`early`); the object is created when the file
+//! is verified. A landing thread never waits for an answer: the target reports later ([`Committed::Later`]). Paths of
+//! the caller's own directory stay in a local one.
 //!
-//! A file that lands replaces no object, so that a run that was frozen cannot undo what another has published meanwhile.
-//! Right content for a path with other content waits in the local directory, and gets its name by [`Target::publish`].
+//! A landing file replaces no object, so a run that was frozen cannot undo another run's publication. Right content for
+//! a path with other content waits in the local directory, and gets its name by [`Target::publish`].
 
 mod early;
 
@@ -33,20 +33,20 @@ use crate::parts::WHOLE_BYTES_MAX;
 use crate::upload::{CONFLICT_PAUSE, PutOutcome, Stored, UploadError, Uploader};
 use early::Early;
 
-/// Names that are given at once.
+/// Maximum number of names published at once.
 pub const NAMES_AT_ONCE: usize = 32;
 
-/// Times that a file is put while the store refuses it and has no object under its path. A guess.
+/// Maximum number of times that a file is put while the store refuses it and has no object under its path. A guess.
 const LANDINGS_MAX: usize = 4;
 
-/// What a file that lands does where an object of its path may be.
+/// How a landing file treats an existing object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteMode {
     /// It replaces the object: the store has no conditions.
     Replace,
-    /// It lands only where no object is. Other content there means that another run has overtaken this one.
+    /// It is stored only if there is no object. Other content there means that another run has overtaken this one.
     Create,
-    /// The same, beside other machines that store the same files at the same time.
+    /// As `Create`, while other machines store the same files.
     CreateShared,
 }
 
@@ -56,60 +56,61 @@ impl WriteMode {
     }
 }
 
-/// What the caller knows of the layout of its objects.
+/// The caller's knowledge of its objects.
 pub trait Layout: Send + Sync + 'static {
     /// Whether this path is one of the caller's own files, which stay in the local directory.
     fn is_own(&self, path: &str) -> bool;
 
-    /// The SHA-256 under which a path of the local directory stores content.
+    /// The SHA-256 by which a path of the local directory stores content.
     fn stored(&self, path: &str) -> Option<Sha256>;
 
-    /// Fields of the object of this path, such as `Cache-Control`.
+    /// Header fields of the object of this path, such as `Cache-Control`.
     fn fields(&self, path: &str) -> Vec<(String, String)>;
 
-    /// To which step of publishing a name belongs: names of one step are given at once, steps one after the other.
+    /// Number of the publishing step that a name belongs to. Names of one step are published at once, the steps one
+    /// after another.
     fn step(&self, name: &Name) -> u32;
 
-    /// Whether a name is not one object: a link, in whose place the layout has copies.
+    /// Whether a name is a link instead of one object; the layout stores copies in its place.
     fn is_link(&self, name: &Name) -> bool;
 
-    /// Gives or removes such a name.
+    /// Publishes or removes such a name.
     ///
     /// # Errors
-    /// The objects cannot be read or written.
+    /// A [`FileError`] if the objects cannot be read or written.
     fn link(&self, name: &Name) -> Result<(), FileError>;
 
-    /// Called before each step: whether this run may still change what is published.
+    /// Called before each step: checks that this run may still change what is published.
     ///
     /// # Errors
-    /// A reason why not.
+    /// An [`io::Error`] with the reason if it may not, such as a lost lock. It ends the publication.
     fn may_publish(&self) -> Result<(), io::Error>;
 
-    /// Another run has written an object that this run was to replace.
+    /// Called when another run has written an object that this run was to replace.
     fn overtaken(&self);
 
-    /// How files that land are written.
+    /// How landing files treat existing objects.
     fn write_mode(&self) -> WriteMode;
 
-    /// On which condition the object of this path is written.
+    /// Condition for writing the object of this path.
     fn condition(&self, path: &str) -> Condition;
 
-    /// A published object that has this content already.
+    /// Path of a published object that has this content already.
     fn copy_of(&self, sha256: Sha256) -> Option<String>;
 
-    /// A file is complete and verified, and its upload goes on. `sent` counts the bytes of it that the store has acknowledged, if
-    /// it goes up in parts, and lives as long as the upload.
+    /// Called when a file is complete and verified while its upload continues. `sent` counts its acknowledged bytes if
+    /// it is uploaded in parts; it lives as long as the upload.
     fn verified(&self, _path: &str, _sent: Weak<AtomicU64>) {}
 
-    /// A file that was to land is there already ([`WriteMode::CreateShared`]), with the right size, and with the right hash as
-    /// far as that is known.
+    /// Called if the object of a landing file exists already ([`WriteMode::CreateShared`]), with the right size, and
+    /// the right hash as far as it is known.
     fn was_there(&self, _path: &str) {}
 
-    /// The object of this path is written, with this content and ETag, or removed.
+    /// Called when the object of this path was written, with its content and ETag, or removed.
     fn changed(&self, path: &str, to: Option<(Sha256, u64, Option<String>)>);
 }
 
-/// A target whose files become objects. Clones are handles to the same one.
+/// A target whose files become objects. Clones are handles to the same target.
 pub struct StoreTarget<L> {
     objects: Objects,
     uploader: Uploader,
@@ -124,27 +125,27 @@ pub struct StoreTarget<L> {
 /// Unfinished content of a [`StoreTarget`].
 #[derive(Debug)]
 pub enum StorePart {
-    /// In the local directory.
+    /// A file in the local directory.
     Local(LocalPart),
-    /// In memory.
+    /// Content in memory.
     Memory {
-        /// Its path.
+        /// Path of the object.
         path: String,
-        /// Its content as far as it is there.
+        /// The content so far.
         content: Vec<u8>,
     },
-    /// In a file without a name.
+    /// A file without a name.
     File {
-        /// Its path.
+        /// Path of the object.
         path: String,
-        /// The file.
+        /// The open file.
         file: Arc<File>,
-        /// Its upload; `None` if it goes up when it is verified.
+        /// Its upload in progress; `None` if it will be uploaded when it is verified.
         early: Option<Early>,
     },
 }
 
-/// Objects that the store has not acknowledged yet, and uploads that are being given up.
+/// Objects that the store has not acknowledged yet, and uploads being aborted.
 #[derive(Debug, Default)]
 struct InFlight {
     count: Mutex<usize>,
@@ -172,7 +173,7 @@ impl Drop for Flying {
 }
 
 impl<L: Layout> StoreTarget<L> {
-    /// Objects go by `uploader`, on `runtime`. Own files and those without a name are in `local`.
+    /// Creates a target. `uploader` sends the objects, on `runtime`. Own files and files without a name are in `local`.
     pub fn new(objects: Objects, uploader: Uploader, local: Arc<Root>, layout: Arc<L>, runtime: Handle) -> Self {
         let scratch = local.path().to_owned();
         let local = Arc::new(LocalTarget::new(local, Durability::None));
@@ -184,7 +185,7 @@ impl<L: Layout> StoreTarget<L> {
         let facts = self.objects.head(path).await.map_err(|error| not_stored(path, failure(&error)))?;
         match facts {
             None => Ok(false),
-            // Whoever publishes it reads content without a known hash.
+            // The publisher reads content without a known hash.
             Some(facts) if facts.is(size, sha256) => {
                 self.layout.was_there(path);
                 Ok(true)
@@ -193,7 +194,7 @@ impl<L: Layout> StoreTarget<L> {
         }
     }
 
-    /// Puts content of the local directory, or a copy of a published object, under a published path.
+    /// Stores content of the local directory, or a copy of a published object, under a published path.
     async fn give(&self, from: &str, to: &str) -> Result<(), TargetError> {
         let failed = |source: io::Error| TargetError::Io { operation: "store", path: to.to_owned(), source };
         let sha256 = self.layout.stored(from);
@@ -205,7 +206,7 @@ impl<L: Layout> StoreTarget<L> {
             };
             self.objects.copy(&source, to, fields, Some(sha256)).await.map_err(|error| failed(failure(&error)))?;
             let facts = self.objects.head(to).await.map_err(|error| failed(failure(&error)))?;
-            // Some stores answer before they have done it.
+            // Some stores answer before they have finished.
             let facts = facts.ok_or_else(|| failed(io::Error::other("the copy is not there")))?;
             self.layout.changed(to, Some((sha256, facts.size, facts.etag)));
             return Ok(());
@@ -236,7 +237,7 @@ impl<L: Layout> StoreTarget<L> {
         let Some(sha256) = sha256 else {
             return Err(TargetError::NothingToPublish { path: from.to_owned(), name: to.to_owned() });
         };
-        // Before all of it is sent in vain.
+        // Check it first, so that the content is not sent in vain.
         let condition = self.layout.condition(to);
         if condition != Condition::None {
             let facts = self.objects.head(to).await.map_err(|error| failed(failure(&error)))?;
@@ -262,7 +263,7 @@ impl<L: Layout> StoreTarget<L> {
         Ok(())
     }
 
-    /// Puts a file that has landed.
+    /// Stores a landed file.
     async fn land(&self, path: &str, mut upload: Upload, sha256: Sha256, size: u64) -> Result<(), TargetError> {
         let failed = |source: io::Error| not_stored(path, source);
         let (key, fields) = (self.objects.key(path), with_hash(self.layout.fields(path), sha256));
@@ -272,11 +273,11 @@ impl<L: Layout> StoreTarget<L> {
             if let Some(sending) = sending.take() {
                 ended = early::end(sending, |most| self.uploader.client.dialect().learn_parts_max(most)).await;
                 if ended.is_none() {
-                    // All of its bytes are still to be sent.
+                    // All its bytes are still to be sent.
                     self.layout.verified(path, Weak::new());
                 }
             }
-            // Some stores ignore conditions of uploads in parts, and a refusal would come after all bytes.
+            // Some stores ignore conditions of multipart uploads, and a refusal would come after all bytes.
             if ended.is_none() && mode == WriteMode::CreateShared && self.was_there(path, sha256, size).await? {
                 return Ok(());
             }
@@ -302,11 +303,12 @@ impl<L: Layout> StoreTarget<L> {
             };
             match put {
                 Ok(()) => {}
-                // The answer to an earlier copy of the request may have been lost, or another run fetched the same file.
+                // The answer to an earlier copy of the request may have been lost, or another run fetched the same
+                // file.
                 Err(UploadError::Condition | UploadError::Conflict) => match mode {
                     WriteMode::CreateShared if self.was_there(path, sha256, size).await? => return Ok(()),
                     WriteMode::Create | WriteMode::Replace if self.is_there(path, sha256, size).await? => {}
-                    // Such a copy is still in hand, or the object was removed meanwhile.
+                    // Such a copy is still being processed, or the object was removed meanwhile.
                     _ => {
                         tokio::time::sleep(CONFLICT_PAUSE).await;
                         continue;
@@ -320,7 +322,7 @@ impl<L: Layout> StoreTarget<L> {
         Err(failed(upload_failure(UploadError::Conflict)))
     }
 
-    /// Whether this file is there. Another one there is another run's.
+    /// Whether this file is stored. Another object there belongs to another run.
     async fn is_there(&self, path: &str, sha256: Sha256, size: u64) -> Result<bool, TargetError> {
         match self.objects.head(path).await.map_err(|error| not_stored(path, failure(&error)))? {
             None => Ok(false),
@@ -367,7 +369,7 @@ impl<L: Layout> StoreTarget<L> {
     }
 }
 
-/// Another run has written an object that this one was to replace.
+/// Another run has written an object that this run was to replace.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
 #[error("another run has changed it meanwhile")]
 pub struct Overtaken;
@@ -437,7 +439,7 @@ impl<L: Layout> Target for StoreTarget<L> {
             StorePart::File { path, file, early } => {
                 let failed = |source| TargetError::Io { operation: "write", path: path.clone(), source };
                 file.write_all_at(data, offset).map_err(failed)?;
-                // These may replace wrong ones that have been sent.
+                // These bytes may replace wrong ones that were sent.
                 early.take_if(|early| !early.note(offset, data.len() as u64));
                 Ok(())
             }
@@ -490,7 +492,7 @@ impl<L: Layout> Target for StoreTarget<L> {
         let (target, flying) = (self.clone(), Flying::begin(&self.in_flight));
         self.runtime.spawn(async move {
             promise.tell(target.land(&path, upload, sha256, size).await);
-            // Whoever waits for the barrier is to find all of it told.
+            // A caller that waits for the barrier must find all results reported.
             drop(flying);
         });
         Ok(Committed::Later(pending))
@@ -507,7 +509,7 @@ impl<L: Layout> Target for StoreTarget<L> {
         if self.layout.is_own(path) {
             return self.local.open(path);
         }
-        // Nobody reads published files by way of the target; trees do.
+        // Published files are not read through the target; trees do that.
         let got = self.runtime.block_on(self.objects.get(path, WHOLE_BYTES_MAX as usize));
         let got =
             got.map_err(|error| TargetError::Io { operation: "read", path: path.to_owned(), source: failure(&error) })?;
@@ -517,7 +519,7 @@ impl<L: Layout> Target for StoreTarget<L> {
         }))
     }
 
-    /// The store promises what it acknowledges.
+    /// The store guarantees what it acknowledges.
     fn barrier(&self) -> Result<bool, TargetError> {
         let count = self.in_flight.count.lock().unwrap_or_else(PoisonError::into_inner);
         drop(self.in_flight.none.wait_while(count, |count| *count > 0).unwrap_or_else(PoisonError::into_inner));
@@ -559,7 +561,7 @@ impl<L: Layout> Target for StoreTarget<L> {
 
 enum Upload {
     Whole(Bytes),
-    /// The upload that has begun already, if there is one.
+    /// The file, with its upload if that has begun already.
     File(Arc<File>, Option<JoinHandle<Result<Stored, UploadError>>>),
 }
 

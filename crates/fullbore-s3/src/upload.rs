@@ -1,9 +1,9 @@
-//! Objects on their way to a store: small ones by one request, large ones in parts that are on their way at once.
+//! Uploads objects: small ones with one request, large ones in concurrent parts.
 //!
-//! Content is read in order, a part is hashed while others are sent, and memory is bounded by the window's permits, which
-//! pipes take as they give ([`super::gather`]). Parts too large for memory, which only objects of more than 80 GB (files)
-//! or 16 GB (pipes) have, are sent from the file, or from one without a name that a pipe is kept in ([`super::spool`]). An
-//! upload in parts that fails is given up on the server; one that cannot be is in the journal.
+//! Content is read in order, and a part is hashed while others are sent. The window's permits bound the memory; pipes
+//! take them as they deliver ([`super::gather`]). Parts too large for memory occur only in objects of more than 80 GB
+//! (files) or 16 GB (pipes). They are sent from the file, or from a file without a name that holds the pipe's part
+//! ([`super::spool`]). A failed multipart upload is aborted on the server; if that is impossible, it is in the journal.
 
 pub(crate) mod early;
 pub(crate) mod shared;
@@ -39,69 +39,70 @@ use super::spool::Spool;
 use super::work::Work;
 use super::xml::{self, XmlError};
 
-/// Parts up to this size are in memory; four of them in the usual window.
+/// Maximum size of parts in memory; four of them fit in the usual window.
 const IN_MEMORY_BYTES_MAX: u64 = 16 << 20;
 
-/// Memory that a part sent from a file needs: two pieces of it.
+/// Memory for a part that is sent from a file: two pieces of it.
 const FROM_FILE_BYTES: u64 = 1 << 20;
 
-/// Time to hear of a signal that has ended whoever wrote into a pipe, too: what came of it is not all of it.
+/// Time to receive a signal that has also ended the writer of a pipe, whose content is incomplete then.
 const SIGNAL_TIME: Duration = Duration::from_millis(50);
 
-/// Times that a file is cut anew. Once would do, if no part that is refused were on its way longer than another one.
+/// Maximum number of times that a file is divided anew. One would do, if no part to be refused stayed in flight longer
+/// than another.
 const CUTS_MAX: usize = 3;
 
-/// How often an upload is given up at most, and the time between: a guess at what a store needs for a part whose bytes
-/// it has. Some say each time that it was there.
+/// Maximum number of attempts to abort an upload, and the time between: a guess at the time that a store needs for a
+/// part whose bytes it has. Some stores report success each time.
 const ABORTS_MAX: usize = 3;
 const LATE_PARTS: Duration = Duration::from_millis(200);
 
-/// Times that a request is sent again to a store that has another one for the same object in hand (409), and the pause
-/// before. The other one may be our own earlier copy, whose connection broke. Both are guesses.
+/// Maximum number of repetitions for a store that is processing another request for the same object (409), and the
+/// pause before. The other one may be our own earlier copy, whose connection broke. Both are guesses.
 pub(crate) const CONFLICTS_MAX: usize = 4;
 pub(crate) const CONFLICT_PAUSE: Duration = Duration::from_millis(500);
 
-/// Why an object is not there.
+/// Why an object was not stored.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UploadError {
-    /// The store's part.
+    /// A request failed.
     #[error(transparent)]
     Call(#[from] CallError),
-    /// Reading it.
+    /// The content could not be read.
     #[error("{0}")]
     Source(#[source] io::Error),
-    /// It was written to meanwhile.
+    /// The file was written to during the upload.
     #[error("the file was changed while it was read")]
     Changed,
-    /// It was to be put on a condition, which does not hold.
-    #[error("another object of this key is there than was expected")]
+    /// The condition of the upload did not hold.
+    #[error("the store has another object with this key than expected")]
     Condition,
-    /// Another request for the same object was in hand at the store each time.
+    /// The store was processing another request for the same object each time.
     #[error("the store says each time that another request for this object is under way")]
     Conflict,
-    /// More than an object can have.
+    /// The content is too large for an object.
     #[error("more than {}, which is the most that {what} can have", units::bytes(*most_bytes))]
     TooLarge {
-        /// "an object", or "an object from a pipe".
+        /// Kind of the object: "an object" or "an object from a pipe".
         what: &'static str,
-        /// Bytes that it can have.
+        /// Maximum size, in bytes.
         most_bytes: u64,
     },
-    /// The store takes fewer parts than Amazon's.
+    /// The store accepts fewer parts than Amazon's.
     #[error("the store takes only {most} parts of an object: {reason}")]
     TooManyParts {
-        /// Number of parts that it takes, as far as is known.
+        /// Maximum number of parts, as far as known.
         most: u64,
-        /// The store's own words.
+        /// The store's refusal.
         reason: CallError,
     },
-    /// The whole is not what was sent.
+    /// The stored object differs from the content that was sent.
     #[error("checksum mismatch: the store has {theirs}, fullbore sent {ours}; do not use the object")]
     Damaged {
-        /// By the store.
+        /// Checksum computed by the store.
         theirs: String,
-        /// By us.
+        /// Checksum computed here.
         ours: String,
     },
 }
@@ -113,14 +114,14 @@ pub struct Uploader {
     pub client: Client,
     /// How parts of pipes grow with the length of the pipe.
     pub growth: Growth,
-    /// Memory.
+    /// Window for content in memory.
     pub(crate) window: Window,
-    /// The part of the window that pipes take.
+    /// Part of the window for pipes.
     pub(crate) pipes: Gathering,
     pub(crate) work: Arc<Work>,
-    /// For uploads in parts.
+    /// Journal of multipart uploads.
     pub(crate) journal: Option<Arc<Journal>>,
-    /// Where a pipe's large parts are kept.
+    /// Disk space for a pipe's large parts.
     pub(crate) spool: Spool,
 }
 
@@ -129,30 +130,32 @@ pub struct Uploader {
 pub struct Stored {
     /// Length of the object in bytes.
     pub size: u64,
-    /// SHA-256 of the object in base64; for an object in parts, the composite checksum and the number of parts. Empty if it
-    /// is not known.
+    /// SHA-256 of the object in base64; for an object in parts, the composite checksum with the number of parts. Empty
+    /// if it is unknown.
     pub checksum: String,
-    /// Whether the store returned this checksum itself.
+    /// Whether the store itself returned this checksum.
     pub confirmed: bool,
     /// ETag of the object without quotes, if the store returned one that is not weak.
     pub etag: Option<String>,
 }
 
-/// What became of an object that was put in one piece.
+/// Result of putting an object in one piece.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PutOutcome {
-    /// It is there.
+    /// It is stored.
     Stored(Stored),
-    /// It was to be put on a condition that does not hold: another object is there, or one where none was to be.
+    /// The condition did not hold: another object exists, or none exists where one should.
     Exists {
-        /// The request was sent more than once: it may be the one that was put by an earlier copy, whose answer was lost.
+        /// Whether the request was sent more than once: the existing object may come from an earlier copy, whose answer
+        /// was lost.
         resent: bool,
     },
 }
 
 impl Uploader {
-    /// Content in memory takes permits of this window. Parts of pipes that are too large for memory are kept in this
-    /// directory, in files without a name. There is no journal: uploads in parts of a killed process stay open.
+    /// Creates an uploader. Content in memory takes permits of `window`. Parts of pipes that are too large for memory
+    /// are kept in `spool_directory`, in files without a name. There is no journal, so multipart uploads of a killed
+    /// process stay open.
     pub fn new(client: Client, window: Window, spool_directory: &Path) -> Uploader {
         Uploader {
             client,
@@ -165,8 +168,8 @@ impl Uploader {
         }
     }
 
-    /// Uploads a small object with one request, on a condition that not every store honours. `fields` are attributes of the
-    /// object, such as `Content-Type`.
+    /// Uploads a small object with one request, on a condition that not every store honours. `fields` are header fields
+    /// of the object, such as `Content-Type`.
     ///
     /// # Errors
     /// [`UploadError::Call`] if the store refuses the request, or the request fails after all retries.
@@ -186,7 +189,7 @@ impl Uploader {
         let mut conflicts = 0;
         let answer = loop {
             match self.client.call(call.clone()).await {
-                // A store that may not know conditions: what is there is replaced.
+                // The store may not support conditions: the object is replaced.
                 Err(error)
                     if is_conditional
                         && !(only_if_absent && dialect.honours(Feature::PutIfAbsent))
@@ -199,7 +202,7 @@ impl Uploader {
                     }
                     break answer;
                 }
-                // Somebody puts the same object right now: another machine, or an earlier copy of this request.
+                // A concurrent request is putting the same object: another machine, or an earlier copy of this request.
                 Err(CallError::Refused { status: 409, .. }) if is_conditional => {
                     if conflicts == CONFLICTS_MAX {
                         return Ok(PutOutcome::Exists { resent: true });
@@ -218,7 +221,7 @@ impl Uploader {
                 }
                 Ok(PutOutcome::Exists { resent: answer.times_sent > 1 || conflicts > 0 })
             }
-            // The object that was to be replaced is not there any more.
+            // The object that should be replaced does not exist any more.
             404 if is_conditional && !only_if_absent => Ok(PutOutcome::Exists { resent: false }),
             200..300 => {
                 self.learn_of_etags(&answer, &content);
@@ -230,8 +233,8 @@ impl Uploader {
         }
     }
 
-    /// Puts an object that was just put once more, on the condition that it is not there: now it is known whether the
-    /// store keeps to that.
+    /// Puts a stored object once more, on the condition that it does not exist, to find out whether the store honours
+    /// conditions.
     pub(crate) async fn ask_for_condition(
         &self,
         key: &str,
@@ -244,7 +247,7 @@ impl Uploader {
         }
     }
 
-    /// Finds out whether the ETags of a store are MD5 sums, by the first object of a run.
+    /// Finds out from the first object of a run whether the ETags of a store are MD5 sums.
     fn learn_of_etags(&self, answer: &Answer, content: &Bytes) {
         let dialect = self.client.dialect();
         let encryption = answer.head.store_field("x-amz-server-side-encryption").unwrap_or_default();
@@ -259,8 +262,8 @@ impl Uploader {
     /// Uploads a file of `size` bytes in parts.
     ///
     /// # Errors
-    /// [`UploadError`] as for [`Uploader::put_pipe`], and [`UploadError::Changed`] if the file was written to
-    /// meanwhile. The store then keeps no parts, or the journal names them for a later run.
+    /// As [`Uploader::put_pipe`], and [`UploadError::Changed`] if the file was written to meanwhile. The store then
+    /// keeps no parts, or the journal names them for a later run.
     pub async fn put_file(
         &self,
         key: &str,
@@ -271,11 +274,11 @@ impl Uploader {
         self.put_file_on(key, fields, file, size, &Condition::None).await
     }
 
-    /// As [`Uploader::put_file`], on a condition. It is looked at before the parts are joined, and sent with the request that
-    /// joins them, which not every store heeds.
+    /// As [`Uploader::put_file`], on a condition. It is checked before the parts are joined, and sent with the request
+    /// that joins them, which not every store honours.
     ///
     /// # Errors
-    /// As there, and [`UploadError::Condition`].
+    /// As [`Uploader::put_file`], and [`UploadError::Condition`] if the condition does not hold.
     pub async fn put_file_on(
         &self,
         key: &str,
@@ -301,7 +304,7 @@ impl Uploader {
         self.put_parts(key, fields, &file, size, Cut::at_most(size, most), condition).await
     }
 
-    /// Uploads a file in parts of this cut.
+    /// Uploads a file in parts of these sizes.
     async fn put_parts(
         &self,
         key: &str,
@@ -334,9 +337,10 @@ impl Uploader {
     /// silent.
     ///
     /// # Errors
-    /// [`UploadError::Source`] if the pipe cannot be read, [`UploadError::TooLarge`] beyond the largest object,
-    /// [`UploadError::Damaged`] if the store has other content. [`UploadError::Call`] if a request fails after all
-    /// retries, or after a stop.
+    /// - [`UploadError::Source`] if the pipe cannot be read.
+    /// - [`UploadError::TooLarge`] beyond the largest object.
+    /// - [`UploadError::Damaged`] if the store has other content.
+    /// - [`UploadError::Call`] if a request fails after all retries, or after a stop.
     pub async fn put_pipe(
         &self,
         key: &str,
@@ -344,14 +348,14 @@ impl Uploader {
         mut from: impl Read + Send + 'static,
         over: impl Future<Output = ()> + Send,
     ) -> Result<Stored, UploadError> {
-        // What ends within the first bytes is no object in parts.
+        // A pipe that ends within the first bytes becomes an object in one piece.
         let (work, pipes) = (Arc::clone(&self.work), self.pipes.clone());
         let begun = tokio::task::spawn_blocking(move || {
             pipes.read(&mut from, WHOLE_BYTES_MAX, &work).map(|first| (first, from))
         });
         let (first, mut from) = tokio::select! {
             begun = begun => joined(begun)?.map_err(UploadError::Source)?,
-            // A pipe may give nothing for ever.
+            // A pipe may be silent for ever.
             () = self.client.stopped() => return Err(CallError::Interrupted.into()),
             () = over => return Err(CallError::Interrupted.into()),
         };
@@ -372,7 +376,7 @@ impl Uploader {
         self.in_parts(upload, ready, reader, Whole::Pipe).await
     }
 
-    /// At the end of a pipe.
+    /// At the end of a pipe: fails if a signal has ended its writer.
     async fn go_on_unless_stopped(&self) -> Result<(), CallError> {
         match timeout(SIGNAL_TIME, self.client.stopped()).await {
             Ok(()) => Err(CallError::Interrupted),
@@ -380,7 +384,7 @@ impl Uploader {
         }
     }
 
-    /// Begins an upload in parts. The journal has it before the store is asked, and its id after the answer.
+    /// Begins a multipart upload. The journal records it before the request, and its id after the answer.
     async fn begin(
         &self,
         key: &str,
@@ -408,7 +412,7 @@ impl Uploader {
             self.noted(|journal| journal.begun(open));
         }
         if let Some(intent) = intent {
-            // A copy of the request whose answer was lost may have begun an upload, too.
+            // A copy of the request whose answer was lost may have begun an upload as well.
             let only_one = match (&answer, &begun) {
                 (Ok(answer), Ok(_)) => answer.times_sent == 1,
                 (_, Err(CallError::Refused { status: 400..=499, .. })) => true,
@@ -419,7 +423,7 @@ impl Uploader {
         Ok(Multipart { uploader: self.clone(), open: begun?, condition: Condition::None, sent: Arc::default() })
     }
 
-    /// Asks the store to begin an upload. While it waits, the journal notes that this run is alive.
+    /// Asks the store to begin an upload. While it waits, the journal records that this run is alive.
     async fn answer_to_begin(&self, call: Call, intent: Option<u64>) -> Result<Answer, CallError> {
         let mut answer = std::pin::pin!(self.client.call(call));
         loop {
@@ -444,7 +448,7 @@ impl Uploader {
         }
     }
 
-    /// Sends parts as they come, and joins them if they are all that there is to read, and of one content.
+    /// Sends parts as they are read, and joins them if the content was read completely and did not change.
     async fn in_parts(
         &self,
         upload: Result<Multipart, UploadError>,
@@ -455,7 +459,7 @@ impl Uploader {
         let upload = upload?;
         let sent = async {
             let parts = upload.send(&mut ready).await?;
-            // Parts end where the content does, and where it cannot be read on.
+            // Parts end with the content, or where it cannot be read.
             joined(reader.await)?.map_err(UploadError::Source)?;
             let sum: u64 = parts.iter().map(|part| part.size).sum();
             match whole {
@@ -468,7 +472,7 @@ impl Uploader {
         match sent.await {
             Ok(stored) => Ok(stored),
             Err(error) => {
-                // Whoever reads hears that nobody wants more.
+                // The reader learns that no more parts are wanted.
                 drop(ready);
                 upload.give_up().await;
                 Err(error)
@@ -476,10 +480,10 @@ impl Uploader {
         }
     }
 
-    /// Gives up an upload in parts that somebody else began.
+    /// Aborts a multipart upload of another run.
     ///
     /// # Errors
-    /// When it may still be there.
+    /// A [`CallError`] if the store refuses, or does not answer within 15 s. The upload may still exist then.
     pub async fn abort(&self, key: &str, upload_id: &str) -> Result<Aborted, CallError> {
         open_uploads::abort(&self.client, key, upload_id).await
     }
@@ -493,8 +497,8 @@ fn joined<T>(result: Result<T, tokio::task::JoinError>) -> Result<T, UploadError
     result.map_err(|error| UploadError::Source(io::Error::other(error)))
 }
 
-/// Whether a store may have refused a request for its condition, which it does not know. A request that is refused for
-/// another reason with one of these codes is refused without the condition, too.
+/// Whether a store may have refused a request because it does not support its condition. A request refused for another
+/// reason with one of these codes is also refused without the condition.
 fn may_be_about_conditions(error: &CallError) -> bool {
     match error {
         CallError::Refused { status: 405 | 501, .. } => true,
@@ -505,7 +509,8 @@ fn may_be_about_conditions(error: &CallError) -> bool {
     }
 }
 
-/// Whether a part was refused for its number (Scaleway takes 1000: "Part number must be an integer between 1 and 1000").
+/// Whether a part was refused because of its number (Scaleway accepts 1000: "Part number must be an integer between 1
+/// and 1000").
 fn is_about_part_numbers(error: &CallError) -> bool {
     match error {
         CallError::Refused { status: 400, error, .. } => {
@@ -516,17 +521,17 @@ fn is_about_part_numbers(error: &CallError) -> bool {
     }
 }
 
-/// How it is known that the parts are all of one content.
+/// How to check that all parts belong to one content.
 enum Whole {
     /// The file is as it was before it was read.
     File(Original),
     /// The pipe has ended, and not because of a signal.
     Pipe,
-    /// Whoever wrote it has verified it.
+    /// The writer has verified it.
     Verified,
 }
 
-/// A file as it was before it was read.
+/// State of a file before it was read.
 struct Original {
     file: Arc<File>,
     size: u64,
@@ -534,17 +539,17 @@ struct Original {
 }
 
 impl Original {
-    /// Whether the bytes that were read, so many of them, may be of two contents.
+    /// Whether the file may have changed while `read` bytes were read.
     fn is_changed(&self, read: u64) -> bool {
         read != self.size || modified(&self.file) != self.written
     }
 }
 
-/// A part that can be sent.
+/// A part that is ready to be sent.
 struct Ready {
     number: u64,
     body: Body,
-    /// Known already where the part is not in memory.
+    /// Hash of a part that is not in memory.
     hash: Option<Sha256>,
     held: Held,
 }
@@ -562,7 +567,7 @@ impl Reading {
         self.work.wait(|| self.window.acquire_blocking(bytes))
     }
 
-    /// Content of a file in order, into memory.
+    /// Reads a file in order into memory.
     fn in_order(&self, from: &mut dyn Read) -> io::Result<()> {
         self.parts(|number, bytes| {
             let mut permit = self.permit(bytes);
@@ -573,14 +578,15 @@ impl Reading {
         })
     }
 
-    /// What a pipe has given already, and what it gives then; parts too large for memory into files of the spool.
+    /// Reads a pipe, beginning with the bytes already received; parts too large for memory go to files of the spool.
     fn of_a_pipe(&self, mut first: Gathered, from: &mut dyn Read, pipes: &Gathering, spool: &Spool) -> io::Result<()> {
         self.parts(|number, bytes| {
             if first.content.len() as u64 >= bytes {
                 let body = first.content.split_to(usize::try_from(bytes).unwrap_or(usize::MAX)).into();
                 return Ok(Ready { number, body, hash: None, held: Arc::clone(&first.held) });
             }
-            // Whoever waits for room with some in hand could wait for ever: the rest gets new room with its part.
+            // Waiting for room while holding some could last for ever: the remaining bytes get new room with their
+            // part.
             first.held = Held::default();
             let mut from = (&mut first.content).reader().chain(&mut *from);
             if bytes > IN_MEMORY_BYTES_MAX {
@@ -598,7 +604,7 @@ impl Reading {
         })
     }
 
-    /// Hands over parts, of so many bytes each, until one is shorter.
+    /// Passes on parts of the given sizes, until one is shorter.
     fn parts(&self, mut next: impl FnMut(u64, u64) -> io::Result<Ready>) -> io::Result<()> {
         for number in 0..PARTS_MAX {
             let bytes = self.cut.part_bytes(number);
@@ -609,7 +615,7 @@ impl Reading {
                 return Ok(());
             }
         }
-        // One byte more is too much.
+        // A single byte more is too much.
         match next(PARTS_MAX, 1)?.body.is_empty() {
             true => Ok(()),
             false => {
@@ -620,7 +626,7 @@ impl Reading {
         }
     }
 
-    /// Parts of a file that are too large for memory.
+    /// Passes on parts of a file that are too large for memory.
     fn by_place(&self, file: &Arc<File>, size: u64) -> io::Result<()> {
         for number in 0..self.cut.count(size) {
             let offset = number * self.cut.part_bytes(0);
@@ -634,7 +640,7 @@ impl Reading {
     }
 }
 
-/// A part of a file that is too large for memory: hashed here, and sent from the file.
+/// Makes a part of a file that is too large for memory: it is hashed here, and sent from the file.
 fn place(work: &Work, window: &Window, file: &Arc<File>, number: u64, range: Range<u64>) -> io::Result<Ready> {
     let permit = work.wait(|| window.acquire_blocking(FROM_FILE_BYTES));
     let mut buffer = vec![0; FROM_FILE_BYTES as usize / 2];
@@ -651,31 +657,31 @@ fn place(work: &Work, window: &Window, file: &Arc<File>, number: u64, range: Ran
     Ok(Ready { number, body, hash: Some(hasher.finish()), held: Arc::new(vec![permit]) })
 }
 
-/// A part that is there.
+/// A part that is stored.
 struct Part {
     number: u64,
     etag: String,
-    /// The store has sent the ETag without quotes, and may look for it so.
+    /// The store sent the ETag without quotes, and may expect it so.
     has_bare_etag: bool,
-    /// `None`: another machine has sent it, and the store does not list its checksum.
+    /// `None` if another machine sent it, and the store does not list its checksum.
     hash: Option<Sha256>,
     size: u64,
     confirmed: bool,
 }
 
-/// An upload in parts.
+/// A multipart upload in progress.
 #[derive(Clone)]
 struct Multipart {
     uploader: Uploader,
     open: Open,
-    /// What the object may replace.
+    /// Condition under which the object may be replaced.
     condition: Condition,
-    /// Bytes that the store has acknowledged.
+    /// Number of bytes that the store has acknowledged.
     sent: Arc<AtomicU64>,
 }
 
-/// Waits for the other parts in flight when one has failed. They go on to their end, whoever waits for them, and would
-/// arrive after the upload was given up.
+/// Waits for the other parts in flight after one has failed. They continue to their end, and would otherwise arrive
+/// after the upload was aborted.
 async fn await_rest<T: 'static>(in_flight: &mut JoinSet<Result<T, UploadError>>, error: &mut UploadError) {
     let ended = async {
         while let Some(part) = in_flight.join_next().await {
@@ -771,7 +777,7 @@ impl Multipart {
         let size = parts.iter().map(|part| part.size).sum();
         let mut stored = Stored { size, checksum: ours.clone(), confirmed, etag: None };
         let what = format!("POST {key}?uploadId");
-        // Not every store that honours conditions honours them here.
+        // A store may honour conditions elsewhere and not here.
         if self.condition != Condition::None {
             let there = super::compare::head(&self.uploader.client, key).await?;
             let is_as_expected = match &self.condition {
@@ -782,7 +788,7 @@ impl Multipart {
                 return Err(UploadError::Condition);
             }
         }
-        // A store that never spoke of checksums may not know the element, and another one may want it.
+        // A store without checksums may not support the element, and another may require it.
         let mut answer = self.ask_to_complete(parts, confirmed).await;
         if let Err(CallError::Refused { status: 400 | 501, error, .. }) = &answer
             && ["InvalidRequest", "MalformedXML", "InvalidArgument", "NotImplemented", ""]
@@ -790,7 +796,7 @@ impl Multipart {
         {
             answer = self.ask_to_complete(parts, !confirmed).await.or(answer);
         }
-        // Another request for the object is in hand: perhaps an earlier copy of this one.
+        // The store is processing another request for the object: perhaps an earlier copy of this one.
         let mut conflicts = 0;
         while conflicts < CONFLICTS_MAX && matches!(answer, Err(CallError::Refused { status: 409, .. })) {
             conflicts += 1;
@@ -801,7 +807,7 @@ impl Multipart {
             Ok(answer) if (200..300).contains(&answer.head.status) => {
                 let completed = match read_answer(&what, xml::completed(&answer.body)) {
                     Ok(completed) => completed,
-                    // Some say no more than that all is well.
+                    // Some stores send no more than a success status.
                     Err(error) => {
                         self.is_there(&stored, parts).await.map_err(|()| error)?;
                         xml::Completed::default()
@@ -810,7 +816,7 @@ impl Multipart {
                 stored.etag = Some(completed.etag).filter(|etag| !etag.is_empty());
                 match completed.checksum_sha256 {
                     Some(theirs) if ours.is_empty() => (stored.checksum, stored.confirmed) = (theirs, true),
-                    // Some leave the number of parts out.
+                    // Some stores omit the number of parts.
                     Some(theirs) if sum_of(&theirs) == sum_of(&ours) => stored.confirmed = true,
                     Some(theirs) => return Err(UploadError::Damaged { theirs, ours }),
                     None => {}
@@ -824,7 +830,7 @@ impl Multipart {
             Ok(answer) if answer.head.status == 404 && conflicts == 0 => {
                 self.is_there(&stored, parts).await.map_err(|()| CallError::refused(&what, &answer))?;
             }
-            // Amazon ends an upload that it has refused so.
+            // Amazon ends an upload after such a refusal.
             Ok(answer) if answer.head.status == 404 => {
                 self.is_there(&stored, parts).await.map_err(|()| UploadError::Conflict)?;
             }
@@ -860,8 +866,8 @@ impl Multipart {
         }
     }
 
-    /// Whether the object is there as it should be: by its checksum, and of a store that has none by its ETag, which is
-    /// made from those of these very parts.
+    /// Whether the object is stored correctly: by its checksum; in a store without checksums by its ETag, which is made
+    /// from those of these very parts.
     async fn is_there(&self, stored: &Stored, parts: &[Part]) -> Result<(), ()> {
         let present = super::compare::head(&self.uploader.client, &self.open.key).await.ok().flatten().ok_or(())?;
         let same = match present.sha256() {
@@ -878,7 +884,7 @@ impl Multipart {
         self.uploader.noted(|journal| journal.ended(&self.open.upload_id));
     }
 
-    /// A part that the store had in hand meanwhile may stay: it is given up again until nothing is there
+    /// A part that the store was still processing may stay. So the upload is aborted until nothing is left
     /// ("AbortMultipartUpload", Amazon S3 API reference).
     async fn give_up(&self) {
         for _ in 0..ABORTS_MAX {
@@ -895,7 +901,7 @@ impl Multipart {
     }
 }
 
-/// The body of the request that joins parts.
+/// Body of the request that joins the parts.
 fn completion(parts: &[Part], with_checksums: bool) -> String {
     let mut body = String::from("<CompleteMultipartUpload xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">");
     for part in parts {

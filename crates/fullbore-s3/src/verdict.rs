@@ -1,8 +1,8 @@
-//! What a run with a store tells the verdict: stages of our own, and the store with the path to it.
+//! Facts of a run with a store for the verdict: our own stages, and the store with the path to it.
 //!
-//! The signals are the time that our threads worked, and how the connections' time divides: bytes on the path, or the
-//! store has a whole request and its answer is waited for. The store's processor is not seen from here. What follows of
-//! them is [`fullbore_engine::verdict::remote`]'s affair.
+//! The signals are the working time of our threads, and the division of the connections' time: bytes are on the path,
+//! or the store has a whole request and has not answered. The store's processor is invisible from here.
+//! [`fullbore_engine::verdict::remote`] judges the facts.
 
 use std::time::Duration;
 
@@ -12,32 +12,32 @@ use fullbore_engine::verdict::remote::{self, Peer, RateLimit, Stage, Work};
 
 use super::client::measure::Reading;
 
-/// What is known of a run at its end.
+/// Facts of a run at its end.
 #[derive(Debug, Clone, Default)]
 pub struct Facts {
-    /// Wall time.
+    /// Wall time of the run.
     pub wall: Duration,
-    /// Our time on processors, all threads.
+    /// CPU time of this process, over all threads.
     pub processor: Duration,
-    /// Processors that may be used.
+    /// Number of processors that may be used.
     pub cores: usize,
-    /// Threads that read and hash.
+    /// Number of threads that read and hash.
     pub threads: usize,
-    /// Reading files, all threads together.
+    /// Time for reading files, over all threads.
     pub source: Duration,
-    /// Hashing, all threads together.
+    /// Time for hashing, over all threads.
     pub hash: Duration,
-    /// Writing what was got; one thread.
+    /// Time for writing downloaded content, on one thread.
     pub target: Duration,
-    /// What the connections saw.
+    /// Measurements of the connections.
     pub connections: Reading,
-    /// The store, as it is called.
+    /// Name of the store.
     pub store: String,
-    /// How often it asked for less.
+    /// Number of answers that asked for fewer requests.
     pub slowed: u64,
-    /// A limit on the rate was asked for: bytes per second.
+    /// The user's rate limit in bytes per second, if there is one.
     pub rate_limit: Option<u64>,
-    /// Bytes of objects that were put, or of the one that was got.
+    /// Number of bytes of objects uploaded or downloaded.
     pub moved_bytes: u64,
 }
 
@@ -115,8 +115,8 @@ mod tests {
             ..Facts::default()
         };
         let slow = judge(&facts(300, 3500));
-        assert_eq!((slow.limit.as_str(), slow.confident), ("server s3 (turn-around)", true));
-        assert_eq!(slow.shares[0], ("server s3 (turn-around)".to_owned(), 3500.0 / 4.0 / 1000.0));
+        assert_eq!((slow.limit.as_str(), slow.confident), ("server s3 (server latency)", true));
+        assert_eq!(slow.shares[0], ("server s3 (server latency)".to_owned(), 3500.0 / 4.0 / 1000.0));
         assert_eq!(slow.evidence[0], "0 answers over 0 connections, at most 4 at once");
         assert_eq!(judge(&facts(3500, 300)).limit, "the path to s3, or our link");
         let mixed = judge(&facts(300, 300));

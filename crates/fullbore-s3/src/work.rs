@@ -1,13 +1,13 @@
-//! Where our own time goes: reading and hashing, on clocks of the run's ledger.
+//! Measures the time of our own work: reading and hashing, on clocks of the run's ledger.
 
 use std::time::Duration;
 
 use fullbore_engine::stage::Ledger;
 use fullbore_engine::stage::TimedStage;
 
-/// The clocks.
+/// The clocks of reading and hashing.
 #[derive(Debug)]
-pub struct Work {
+pub(crate) struct Work {
     source: TimedStage,
     hash: TimedStage,
 }
@@ -19,33 +19,33 @@ impl Default for Work {
 }
 
 impl Work {
-    /// Counts in this ledger: stages `source` and `hash`.
-    pub fn new(ledger: &Ledger) -> Work {
+    /// Creates the clocks in this ledger: stages `source` and `hash`.
+    pub(crate) fn new(ledger: &Ledger) -> Work {
         Work { source: TimedStage::new(ledger, "source"), hash: TimedStage::new(ledger, "hash") }
     }
 
-    /// Times reading, and keeping what was read.
-    pub fn read<T>(&self, work: impl FnOnce() -> T) -> T {
+    /// Times reading, and storing the read bytes.
+    pub(crate) fn read<T>(&self, work: impl FnOnce() -> T) -> T {
         self.source.timed(work)
     }
 
     /// Times hashing.
-    pub fn hash<T>(&self, work: impl FnOnce() -> T) -> T {
+    pub(crate) fn hash<T>(&self, work: impl FnOnce() -> T) -> T {
         self.hash.timed(work)
     }
 
-    /// Notes a reader's wait for room in the window, or on the disk.
-    pub fn wait<T>(&self, wait: impl FnOnce() -> T) -> T {
+    /// Times a reader's wait for room in the window, or on the disk.
+    pub(crate) fn wait<T>(&self, wait: impl FnOnce() -> T) -> T {
         self.source.clock.blocked_in(wait)
     }
 
-    /// Reading, all threads together.
-    pub fn source_time(&self) -> Duration {
+    /// Time for reading, over all threads.
+    pub(crate) fn source_time(&self) -> Duration {
         self.source.worked()
     }
 
-    /// Hashing, all threads together.
-    pub fn hash_time(&self) -> Duration {
+    /// Time for hashing, over all threads.
+    pub(crate) fn hash_time(&self) -> Duration {
         self.hash.worked()
     }
 }

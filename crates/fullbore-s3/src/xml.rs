@@ -1,60 +1,62 @@
-//! What servers answer in XML, read within bounds.
+//! Parses the XML of servers' answers within limits.
 //!
-//! The parser is roxmltree: a whole tree of an answer whose size the client has bounded already, without DTDs and
-//! so without entities of their own. Unknown elements are passed over, namespaces are not looked at (stores differ),
-//! and what is missing is the reader's to judge.
+//! The parser is roxmltree: it builds a whole tree of an answer whose size the client has bounded already, without DTDs
+//! and so without custom entities. Unknown elements are skipped and namespaces are ignored, because stores differ. The
+//! caller judges what is missing.
 
 use roxmltree::{Document, Node, ParsingOptions};
 
 use super::key::decode_listed;
 
-/// Bytes of an answer: a listing of a thousand keys of 1024 bytes, three bytes each as encoded, with owners.
+/// Maximum size of an answer in bytes: a listing of a thousand keys of 1024 bytes, three bytes each when encoded, with
+/// owners.
 pub const ANSWER_BYTES_MAX: usize = 8 << 20;
 
-/// Nodes of an answer: a thousand entries of at most fifty.
+/// Maximum number of nodes in an answer: a thousand entries of at most fifty nodes.
 const NODES_MAX: u32 = 100_000;
 
-/// Entries taken from one answer: what servers give at most, and some.
+/// Maximum number of entries in an answer: more than servers send.
 const ENTRIES_MAX: usize = 10_000;
 
-/// Bytes of an ETag in a listing; a longer one is as good as none. MD5 with a number of parts has 38; a guess for others.
+/// Maximum length of an ETag in a listing, in bytes; a longer one is ignored. MD5 with a number of parts has 38; a
+/// guess for others.
 const ETAG_BYTES_MAX: usize = 1024;
 
-/// An answer that cannot be read, or that answers another question.
+/// Why an answer cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum XmlError {
-    /// Too long, or no UTF-8.
+    /// The answer is too long, or not UTF-8.
     #[error("the server's answer is {0}")]
     Form(&'static str),
-    /// The parser's words.
+    /// The parser's error.
     #[error("cannot read the XML of the server: {0}")]
     Syntax(String),
-    /// Something necessary is not there.
+    /// A required element is missing.
     #[error("the server's answer has no {0}")]
     Missing(&'static str),
-    /// A listing has a key that does not begin with the prefix asked for.
+    /// A listed key does not begin with the requested prefix.
     #[error(
         "asked for keys below {prefix:?}, store {store} lists {key:?}; check the endpoint, and any proxy in front of it"
     )]
     Stray {
-        /// The prefix asked for.
+        /// The requested prefix.
         prefix: String,
-        /// Whose listing.
+        /// Name of the store.
         store: String,
         /// The first such key.
         key: String,
     },
 }
 
-/// What a server says went wrong.
+/// An error reported by a server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServiceError {
-    /// Its name: `SlowDown`, `NoSuchBucket`. Empty when the server gave none.
+    /// Code of the error, such as `SlowDown` or `NoSuchBucket`. Empty if the server gave none.
     pub code: String,
     /// The explanation that the store gives, in words.
     pub message: String,
-    /// The region that the bucket is in, where that is the error.
+    /// The region of the bucket, if the request went to another one.
     pub region: Option<String>,
 }
 
@@ -63,11 +65,11 @@ pub struct ServiceError {
 pub struct ListedObject {
     /// Key of the object.
     pub key: String,
-    /// Its length in bytes.
+    /// Size of the object, in bytes.
     pub size: u64,
-    /// Its ETag without quotes.
+    /// ETag without quotes.
     pub etag: String,
-    /// When it was put, Unix time in seconds, if the store tells.
+    /// Time of the upload, Unix time in seconds, if the store gives it.
     pub modified_unix_s: Option<i64>,
 }
 
@@ -76,53 +78,53 @@ pub struct ListedObject {
 pub struct Page {
     /// The objects on this page of the listing.
     pub objects: Vec<ListedObject>,
-    /// What keys have in common up to the delimiter, where the listing was asked for with one.
+    /// Common beginnings of keys up to the delimiter, if the listing was requested with one.
     pub prefixes: Vec<String>,
-    /// For the next page, if there is one.
+    /// Continuation of the listing; `None` on the last page.
     pub next: Option<Next>,
 }
 
-/// How the next page of a listing is asked for.
+/// How to request the next page of a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Next {
-    /// By the token that the server gave (ListObjectsV2).
+    /// With the token from the server (ListObjectsV2).
     Token(String),
-    /// By the key behind which it begins: the server answers as to ListObjects, however it was asked.
+    /// With the key after which it begins: the server answers as to ListObjects, whatever was requested.
     Marker(String),
 }
 
-/// An upload in parts that was begun.
+/// A multipart upload that was begun.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Begun {
     /// Key that the upload will complete.
     pub key: String,
     /// Name of the upload, given by the store.
     pub upload_id: String,
-    /// When it was begun, seconds since 1970 by the server's clock, where the server tells.
+    /// Start of the upload by the server's clock, in Unix seconds, if the server gives it.
     pub initiated_s: Option<i64>,
 }
 
-/// A page of a listing of uploads in parts.
+/// A page of a listing of multipart uploads.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UploadsPage {
     /// The uploads on this page of the listing.
     pub uploads: Vec<Begun>,
-    /// Key and upload behind which the next page begins, if there is one.
+    /// Key and upload after which the next page begins; `None` on the last page.
     pub next: Option<(String, String)>,
 }
 
-/// A part that an upload has.
+/// A stored part of an upload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedPart {
     /// Number of the part, from 1.
     pub number: u64,
-    /// Its length in bytes.
+    /// Size of the part, in bytes.
     pub size: u64,
-    /// Its ETag without quotes.
+    /// ETag without quotes.
     pub etag: String,
-    /// The store lists the ETag without quotes, and may look for it so.
+    /// Whether the store lists the ETag without quotes, and may expect it so.
     pub has_bare_etag: bool,
-    /// Its SHA-256 in base64, where the store tells.
+    /// SHA-256 in base64, if the store gives it.
     pub checksum_sha256: Option<String>,
 }
 
@@ -131,16 +133,16 @@ pub struct ListedPart {
 pub struct PartsPage {
     /// The parts on this page of the listing.
     pub parts: Vec<ListedPart>,
-    /// The part behind which the next page begins, if there is one.
+    /// Number of the part after which the next page begins; `None` on the last page.
     pub next: Option<u64>,
 }
 
-/// How an upload in parts, or a copy, ended.
+/// Result of completing a multipart upload, or of a copy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Completed {
-    /// The object's ETag without quotes.
+    /// ETag of the object, without quotes.
     pub etag: String,
-    /// Its checksum, as the server has it.
+    /// Checksum of the object, as the server has it.
     pub checksum_sha256: Option<String>,
 }
 
@@ -153,30 +155,30 @@ pub struct Temporary {
     pub secret_access_key: String,
     /// Token that goes with each request signed by the pair.
     pub session_token: String,
-    /// When they end (ISO 8601).
+    /// Expiry of the credentials (ISO 8601).
     pub expiration: String,
 }
 
-/// Reads the document and hands its root over.
+/// Parses the document, and passes its root to `take`.
 fn read<T>(bytes: &[u8], take: impl FnOnce(Node<'_, '_>) -> Result<T, XmlError>) -> Result<T, XmlError> {
     if bytes.len() > ANSWER_BYTES_MAX {
         return Err(XmlError::Form("too long"));
     }
     let text = std::str::from_utf8(bytes).map_err(|_| XmlError::Form("not UTF-8"))?;
-    // Servers send spaces while they join parts, so that the connection is not taken for dead.
+    // Servers send spaces while they join parts, so that the connection does not seem dead.
     let text = text.trim_ascii_start();
     let options = ParsingOptions { allow_dtd: false, nodes_limit: NODES_MAX, ..ParsingOptions::default() };
     let document = Document::parse_with_options(text, options).map_err(|error| XmlError::Syntax(error.to_string()))?;
     take(document.root_element())
 }
 
-/// The text of the child of this name.
+/// The text of the child with this name.
 fn child<'a>(node: Node<'a, '_>, name: &str) -> Option<&'a str> {
     let child = node.children().find(|child| child.tag_name().name() == name)?;
     Some(child.text().unwrap_or_default())
 }
 
-/// Whether the list goes on behind this page. Some stores write `True` or `1`.
+/// Whether the list continues after this page. Some stores write `True` or `1`.
 fn is_truncated(root: Node<'_, '_>) -> bool {
     let text = child(root, "IsTruncated").unwrap_or_default().trim();
     text == "1" || text.eq_ignore_ascii_case("true")
@@ -186,12 +188,12 @@ fn needed(node: Node<'_, '_>, name: &'static str) -> Result<String, XmlError> {
     child(node, name).filter(|text| !text.is_empty()).map(str::to_owned).ok_or(XmlError::Missing(name))
 }
 
-/// A time as stores write it (ISO 8601), Unix time in seconds.
+/// Parses a time in the form of stores (ISO 8601) into Unix seconds.
 fn unix_s(text: &str) -> Option<i64> {
     text.trim().parse::<jiff::Timestamp>().ok().map(jiff::Timestamp::as_second)
 }
 
-/// The children of this name.
+/// The children with this name.
 fn all<'a, 'i: 'a>(node: Node<'a, 'i>, name: &'static str) -> impl Iterator<Item = Node<'a, 'i>> {
     node.children().filter(move |child| child.tag_name().name() == name).take(ENTRIES_MAX)
 }
@@ -200,7 +202,7 @@ fn unquoted(text: &str) -> String {
     text.trim().trim_matches('"').to_owned()
 }
 
-/// The error that an answer is; `None` if it is none, or nothing that can be read.
+/// Parses an error document; `None` if the answer is not one.
 pub fn service_error(bytes: &[u8]) -> Option<ServiceError> {
     read(bytes, |root| {
         // The token service has its error one level deeper.
@@ -216,18 +218,18 @@ pub fn service_error(bytes: &[u8]) -> Option<ServiceError> {
     .ok()
 }
 
-/// `InitiateMultipartUploadResult`: the upload's name.
+/// Parses `InitiateMultipartUploadResult`: the id of the upload.
 ///
 /// # Errors
-/// [`XmlError`] if the text is no well-formed XML within the bounds, or holds no `UploadId`.
+/// [`XmlError`] if `bytes` are not well-formed XML within the limits, or have no `UploadId`.
 pub fn upload_id(bytes: &[u8]) -> Result<String, XmlError> {
     read(bytes, |root| needed(root, "UploadId"))
 }
 
-/// `CompleteMultipartUploadResult`.
+/// Parses `CompleteMultipartUploadResult`.
 ///
 /// # Errors
-/// [`XmlError`] if the text is no well-formed XML within the bounds, or holds no result of a completed upload.
+/// [`XmlError`] if `bytes` are not well-formed XML within the limits, or not the result of a completed upload.
 pub fn completed(bytes: &[u8]) -> Result<Completed, XmlError> {
     read(bytes, |root| {
         let etag = unquoted(&needed(root, "ETag")?);
@@ -236,10 +238,10 @@ pub fn completed(bytes: &[u8]) -> Result<Completed, XmlError> {
     })
 }
 
-/// `ListBucketResult` of ListObjectsV2, asked for with `encoding-type=url`.
+/// Parses `ListBucketResult` of ListObjectsV2, requested with `encoding-type=url`.
 ///
 /// # Errors
-/// [`XmlError`] if the text is no well-formed XML within the bounds, or holds no page of a listing.
+/// [`XmlError`] if `bytes` are not well-formed XML within the limits, or not a page of a listing.
 pub fn page(bytes: &[u8]) -> Result<Page, XmlError> {
     read(bytes, |root| {
         if root.tag_name().name() != "ListBucketResult" {
@@ -260,7 +262,7 @@ pub fn page(bytes: &[u8]) -> Result<Page, XmlError> {
         }
         let prefix = |entry| decoded(&needed(entry, "Prefix")?, encoded);
         let prefixes = all(root, "CommonPrefixes").map(prefix).collect::<Result<Vec<_>, _>>()?;
-        // What is left out would be taken for what is not there.
+        // Skipped entries would count as objects that do not exist.
         if objects.len().max(prefixes.len()) >= ENTRIES_MAX {
             return Err(XmlError::Form("a page of more entries than a listing has"));
         }
@@ -269,8 +271,8 @@ pub fn page(bytes: &[u8]) -> Result<Page, XmlError> {
     })
 }
 
-/// Without a token the next page begins behind `NextMarker`, and without one behind the last key: Amazon's ListObjects
-/// leaves it out where no delimiter is asked for.
+/// Without a token, the next page begins after `NextMarker`; without that, after the last key. Amazon's ListObjects
+/// omits `NextMarker` if no delimiter was requested.
 fn next_page(
     root: Node<'_, '_>,
     objects: &[ListedObject],
@@ -295,10 +297,10 @@ fn decoded(key: &str, encoded: bool) -> Result<String, XmlError> {
     if encoded { decode_listed(key).ok_or(XmlError::Missing("key that can be decoded")) } else { Ok(key.to_owned()) }
 }
 
-/// `ListMultipartUploadsResult`, asked for with `encoding-type=url`.
+/// Parses `ListMultipartUploadsResult`, requested with `encoding-type=url`.
 ///
 /// # Errors
-/// [`XmlError`] if the text is no well-formed XML within the bounds, or holds no page of open uploads.
+/// [`XmlError`] if `bytes` are not well-formed XML within the limits, or not a page of open uploads.
 pub fn uploads(bytes: &[u8]) -> Result<UploadsPage, XmlError> {
     read(bytes, |root| {
         if root.tag_name().name() != "ListMultipartUploadsResult" {
@@ -323,10 +325,10 @@ pub fn uploads(bytes: &[u8]) -> Result<UploadsPage, XmlError> {
     })
 }
 
-/// `ListPartsResult`.
+/// Parses `ListPartsResult`.
 ///
 /// # Errors
-/// [`XmlError`] if the text is no well-formed XML within the bounds, or holds no page of parts.
+/// [`XmlError`] if `bytes` are not well-formed XML within the limits, or not a page of parts.
 pub fn parts(bytes: &[u8]) -> Result<PartsPage, XmlError> {
     read(bytes, |root| {
         if root.tag_name().name() != "ListPartsResult" {
@@ -349,10 +351,10 @@ pub fn parts(bytes: &[u8]) -> Result<PartsPage, XmlError> {
     })
 }
 
-/// `DeleteResult`: the keys that were not deleted, and why.
+/// Parses `DeleteResult`: the keys that were not deleted, with the reasons.
 ///
 /// # Errors
-/// [`XmlError`] if the text is no well-formed XML within the bounds, or holds no result of a deletion.
+/// [`XmlError`] if `bytes` are not well-formed XML within the limits, or not the result of a deletion.
 pub fn not_deleted(bytes: &[u8]) -> Result<Vec<(String, ServiceError)>, XmlError> {
     read(bytes, |root| {
         if root.tag_name().name() != "DeleteResult" {
@@ -366,10 +368,10 @@ pub fn not_deleted(bytes: &[u8]) -> Result<Vec<(String, ServiceError)>, XmlError
     })
 }
 
-/// `AssumeRole…Response` of the token service.
+/// Parses `AssumeRole…Response` of the token service.
 ///
 /// # Errors
-/// [`XmlError`] if the text is no well-formed XML within the bounds, or holds no temporary credentials.
+/// [`XmlError`] if `bytes` are not well-formed XML within the limits, or have no temporary credentials.
 pub fn temporary(bytes: &[u8]) -> Result<Temporary, XmlError> {
     read(bytes, |root| {
         let credentials = root
@@ -385,7 +387,7 @@ pub fn temporary(bytes: &[u8]) -> Result<Temporary, XmlError> {
     })
 }
 
-/// Text as the content of an element. `None`: XML 1.0 cannot hold it (section 2.2).
+/// Escapes text for the content of an element. `None` if XML 1.0 cannot express it (section 2.2).
 pub fn escape(text: &str) -> Option<String> {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {
@@ -394,7 +396,7 @@ pub fn escape(text: &str) -> Option<String> {
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
-            // As references, or parsers make spaces of them.
+            // As references; otherwise parsers would convert them to spaces.
             '\t' | '\n' | '\r' => {
                 out.push_str("&#");
                 out.push_str(&(character as u32).to_string());
@@ -413,7 +415,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn errors_of_services() {
+    fn errors_of_services_are_read() {
         let slow = br#"<?xml version="1.0" encoding="UTF-8"?>
             <Error><Code>SlowDown</Code><Message>Please &amp; thanks</Message><RequestId>x</RequestId></Error>"#;
         let error = service_error(slow).unwrap();
@@ -429,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn listings() {
+    fn listings_are_read_and_bounded() {
         let text = br#"<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Name>b</Name>
             <EncodingType>url</EncodingType><IsTruncated>true</IsTruncated>
             <Contents><Key>a%2Fg%2B%2B+x</Key><Size>5</Size><ETag>"900150983cd24fb0d6963f7d28e17f72"</ETag>
@@ -452,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn listings_that_go_on_by_a_key() {
+    fn listings_without_a_token_go_on_by_a_key() {
         let next = |inside: &str| {
             let text = format!("<ListBucketResult><IsTruncated>true</IsTruncated>{inside}</ListBucketResult>");
             page(text.as_bytes()).map(|page| page.next)
@@ -467,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn uploads_in_parts() {
+    fn answers_about_uploads_are_read() {
         assert_eq!(upload_id(b"<I><UploadId>u</UploadId></I>"), Ok("u".into()));
         assert_eq!(upload_id(b"<I><UploadId/></I>"), Err(XmlError::Missing("UploadId")));
         let done = completed(b"<C><ETag>&quot;e-2&quot;</ETag><ChecksumSHA256>s-2</ChecksumSHA256></C>").unwrap();
@@ -504,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_an_upload() {
+    fn parts_of_an_upload_are_read() {
         let page = |inside: &str| parts(format!("<ListPartsResult>{inside}</ListPartsResult>").as_bytes());
         let first = "<Part><PartNumber>1</PartNumber><ETag>&quot;e&quot;</ETag><Size>5</Size>\
                      <ChecksumSHA256>s=</ChecksumSHA256></Part>";

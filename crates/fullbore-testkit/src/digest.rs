@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prints_the_digest_of_nothing_as_the_standard_has_it() {
+    fn the_digest_of_nothing_is_that_of_the_standard() {
         let expected = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
         assert_eq!(Digest::of(b"").to_string(), expected);
     }

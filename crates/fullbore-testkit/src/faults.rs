@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kills_in_time_and_reports_what_was_said() {
+    fn a_command_is_killed_in_time_and_its_output_kept() {
         let killed =
             kill_after(Command::new("sh").args(["-c", "echo begun; sleep 60"]), Duration::from_millis(100)).unwrap();
         assert!(killed.finished.is_none() && killed.ran < Duration::from_secs(20));

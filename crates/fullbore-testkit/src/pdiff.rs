@@ -218,7 +218,7 @@ mod tests {
         }
 
         #[test]
-        fn also_with_stanzas(old in "([abc]\n([de]\n){0,2}\n){0,9}", new in "([abc]\n([de]\n){0,2}\n){0,9}") {
+        fn the_script_makes_the_new_text_of_stanzas_too(old in "([abc]\n([de]\n){0,2}\n){0,9}", new in "([abc]\n([de]\n){0,2}\n){0,9}") {
             prop_assert_eq!(apply(&old, &ed_script(&old, &new)), new);
         }
     }

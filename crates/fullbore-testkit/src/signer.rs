@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn signs_and_exports() {
+    fn a_signer_signs_exports_its_key_and_leaves_nothing() {
         let signer = Signer::new("Signer test").unwrap();
         let text = String::from_utf8(signer.clearsign(b"Suite: stable\n").unwrap()).unwrap();
         assert!(text.starts_with("-----BEGIN PGP SIGNED MESSAGE-----"));

@@ -1,7 +1,7 @@
-//! Holds the head of an answer against what was asked: is this the file, or what is it?
+//! Compares the head of an answer with its request: is the body the requested file?
 //!
-//! Sizes come from the signed index, so a portal's login page or a half-updated mirror is found
-//! before its body is read.
+//! Sizes come from the signed index. So a portal's login page or a half-updated mirror is detected before its body is
+//! read.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use crate::queue::Segment;
 use crate::range::{ByteRange, RangeAnswer, RangeError, check_answer};
 use crate::retry_after::RetryAfter;
 
-/// Pause after 429, 503 and other trouble without `Retry-After`: the host's own doubling one.
+/// Pause after 429, 503 and other transient faults without `Retry-After`: the host's own doubling pause.
 const NO_PAUSE_TOLD: Option<Duration> = None;
 
-/// Statuses that may pass by themselves; all other errors are final. The same as apt's own http method has
-/// (`TransientCodes` in its `basehttp.cc`), so that both ends of a run agree on what is worth a retry.
+/// Statuses of transient errors; all others are final. The list equals `TransientCodes` of apt's http method
+/// (`basehttp.cc`), so that both ends of a run agree on what is worth a retry.
 pub(crate) const TRANSIENT_STATUSES: [u16; 7] = [
     408, // Request Timeout
     429, // Too Many Requests
@@ -26,34 +26,34 @@ pub(crate) const TRANSIENT_STATUSES: [u16; 7] = [
     599, // Network Connect Timeout, of some proxies
 ];
 
-/// Whether the same request may be answered in another way a moment later.
+/// Whether the same request may succeed a moment later.
 pub fn is_transient(status: u16) -> bool {
     TRANSIENT_STATUSES.contains(&status)
 }
 
-/// What an answer to a request for a file means.
+/// Meaning of an answer to a request for a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The bytes that were asked for follow.
+    /// The requested bytes follow.
     Body,
-    /// It is elsewhere.
+    /// The file is at another address, given in `Location`.
     Redirect(String),
-    /// Something else follows, or nothing.
+    /// The body is something else, or missing.
     Fault(Fault),
 }
 
-/// The `Range` for a part; `None` when it is the whole file.
+/// The `Range` for a part of a file; `None` for the whole file.
 pub(crate) fn range_of(segment: &Segment) -> Option<ByteRange> {
     if segment.is_whole() { None } else { ByteRange::of(&(segment.start..segment.end)) }
 }
 
-/// Judges an answer. `now_unix_s` is for a `Retry-After` that is a date.
+/// Judges an answer to the request for `segment` of `path`. `now_unix_s` is needed for a `Retry-After` with a date.
 pub fn judge(head: &ResponseHead, path: &str, segment: &Segment, now_unix_s: i64) -> Answer {
     match head.status {
         200 | 206 | 416 => body(head, path, segment),
         301 | 302 | 303 | 307 | 308 => match &head.location {
             Some(location) => Answer::Redirect(location.clone()),
-            None => wrong(format!("redirect ({}) to nowhere", head.status)),
+            None => wrong(format!("redirect ({}) without a Location", head.status)),
         },
         403 | 404 | 410 => Answer::Fault(Fault::Missing(head.status)),
         status if is_transient(status) => {
@@ -108,7 +108,7 @@ mod tests {
                 200 => Answer::Body,
                 408 | 429 | 500 | 502 | 503 | 504 | 599 => Answer::Fault(Fault::Busy { status, retry_after: None }),
                 403 | 404 | 410 => Answer::Fault(Fault::Missing(status)),
-                // What they are depends on other fields.
+                // Their meaning depends on other fields.
                 206 | 301 | 302 | 303 | 307 | 308 | 416 => continue,
                 100..=299 => Answer::Fault(Fault::WrongAnswer(format!("status {status}"))),
                 _ => Answer::Fault(Fault::Refused(status)),

@@ -1,18 +1,18 @@
-//! Credentials: `user:password@` from URLs and the netrc-like files of apt_auth.conf(5).
+//! Credentials: `user:password@` from URLs, and the netrc-like files of apt_auth.conf(5).
 //!
-//! They go to the host they were written for and to no other. Neither `Debug` nor any
-//! error shows a password.
+//! They go only to the host that they were written for. Neither `Debug` nor any error shows a password.
 
 use std::fmt;
 
 use base64::Engine;
+use fullbore_engine::units;
 
 use crate::url::{Host, Scheme, Url, decode_hex, parse_host_and_port, split_scheme};
 
-/// Bytes of one auth.conf file; a guess far above real ones.
+/// Maximum size of an auth.conf file, in bytes; a guess far above real ones.
 pub const AUTH_FILE_BYTES_MAX: usize = 1024 * 1024;
 
-/// Machine entries in all. A guess.
+/// Maximum number of machine entries. A guess.
 const ENTRIES_MAX: usize = 10_000;
 
 /// A user name and a password.
@@ -28,7 +28,7 @@ impl Credentials {
         Self { user: user.into(), password: password.into() }
     }
 
-    /// From the percent-encoded `user[:password]` of a URL; `None` if it is not.
+    /// Decodes the percent-encoded `user[:password]` of a URL; `None` if it is malformed.
     pub(crate) fn from_userinfo(userinfo: &str) -> Option<Self> {
         let (user, password) = userinfo.split_once(':').unwrap_or((userinfo, ""));
         Some(Self::new(decode(user)?, decode(password)?))
@@ -39,7 +39,7 @@ impl Credentials {
         &self.user
     }
 
-    /// The value of a Basic Authorization field (RFC 7617, UTF-8).
+    /// Returns the value of a Basic Authorization field (RFC 7617, UTF-8).
     pub fn basic(&self) -> Authorization {
         let plain = format!("{}:{}", self.user, self.password);
         let encoded = base64::engine::general_purpose::STANDARD.encode(plain);
@@ -58,12 +58,12 @@ impl fmt::Debug for Credentials {
 pub struct Authorization(String);
 
 impl Authorization {
-    /// Any scheme, e.g. `Bearer …`; checked for line breaks when the request is queued.
+    /// Creates a value of any scheme, e.g. `Bearer …`. It is checked for line breaks when the request is queued.
     pub fn new(header_value: impl Into<String>) -> Self {
         Self(header_value.into())
     }
 
-    /// The secret itself, for the request alone.
+    /// The secret itself, for the request only.
     pub fn header_value(&self) -> &str {
         &self.0
     }
@@ -79,21 +79,25 @@ impl fmt::Debug for Authorization {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AuthError {
-    /// Too long a file.
-    #[error("auth file has {bytes} bytes, at most {AUTH_FILE_BYTES_MAX} are read")]
+    /// The file is too long.
+    #[error(
+        "auth file of {} is larger than the limit of {}",
+        units::bytes(*bytes as u64),
+        units::bytes(AUTH_FILE_BYTES_MAX as u64)
+    )]
     TooLong {
-        /// Its length.
+        /// Length of the file, in bytes.
         bytes: usize,
     },
-    /// Too many machines.
+    /// There are too many machine entries.
     #[error("more than {ENTRIES_MAX} machine entries")]
     TooManyEntries,
-    /// `machine`, `login` or `password` without what must follow.
+    /// A `machine`, `login` or `password` token lacks its argument.
     #[error("auth file, line {line}: nothing follows {token:?}")]
     Incomplete {
-        /// Line number from 1.
+        /// Line number, from 1.
         line: usize,
-        /// The token.
+        /// The incomplete token.
         token: &'static str,
     },
 }
@@ -107,12 +111,12 @@ pub struct AuthConf {
 #[derive(Clone)]
 struct Entry {
     scheme: Scheme,
-    /// The scheme was not written.
+    /// Whether the entry has no scheme.
     is_bare: bool,
-    /// Written into a URL, which takes precedence over every file.
+    /// Whether the credentials come from a URL, which takes precedence over every file.
     is_of_url: bool,
     host: Host,
-    /// `None`: any port.
+    /// Port of the entry; `None` for any port.
     port: Option<u16>,
     /// Prefix of the path; may be empty.
     path: String,
@@ -121,24 +125,24 @@ struct Entry {
 }
 
 impl AuthConf {
-    /// Makes an empty list of credentials.
+    /// Creates an empty list.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Whether there are no credentials at all.
+    /// Whether there are no credentials.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Adds the entries of another, behind those that are here.
+    /// Appends the entries of `other`.
     pub fn extend(&mut self, other: &AuthConf) {
         let room = ENTRIES_MAX.saturating_sub(self.entries.len());
         self.entries.extend(other.entries.iter().take(room).cloned());
     }
 
-    /// Adds the entries of one file's text. Unknown tokens are skipped, as apt does; a
-    /// machine that is no host of ours (another scheme, a bad name) is skipped whole.
+    /// Adds the entries of one file's text. As in apt, unknown tokens are skipped. A machine with another scheme or a
+    /// bad name is skipped with its login and password.
     ///
     /// # Errors
     /// [`AuthError::TooLong`] if `text` has more than [`AUTH_FILE_BYTES_MAX`] bytes; [`AuthError::Incomplete`] if a
@@ -153,7 +157,7 @@ impl AuthConf {
             .enumerate()
             .filter(|(_, line)| !line.starts_with('#'))
             .flat_map(|(number, line)| line.split_ascii_whitespace().map(move |token| (number + 1, token)));
-        // Login and password before the first `machine`, or of a skipped one, go nowhere.
+        // A login or password before the first `machine`, or of a skipped machine, is dropped.
         let mut current: Option<Entry> = None;
         while let Some((line, token)) = tokens.next() {
             let mut argument = |token| match tokens.next() {
@@ -183,8 +187,8 @@ impl AuthConf {
         self.add_entry(current)
     }
 
-    /// Adds credentials that were written into a URL: good for that scheme, host and port,
-    /// below that path. As in apt, they take precedence over those of files.
+    /// Adds credentials from a URL. They apply to its scheme, host and port, below its path. As in apt, they take
+    /// precedence over those of files.
     ///
     /// # Errors
     /// [`AuthError::TooManyEntries`] beyond the limit of entries.
@@ -201,9 +205,9 @@ impl AuthConf {
         }))
     }
 
-    /// The credentials for a URL: of the matching entries those of a URL before those of a file, then
-    /// the one with the longest path, then one that names the port, then the first. (apt takes the first match in file
-    /// order; for the files its manual recommends the result is the same.)
+    /// Returns the credentials for a URL. Among the matching entries, those of a URL precede those of a file, then the
+    /// longest path wins, then an entry with a port, then the first. (apt takes the first match in file order; for the
+    /// files that its manual recommends, the result is the same.)
     pub fn lookup(&self, url: &Url) -> Option<Credentials> {
         let mut best: Option<&Entry> = None;
         for entry in self.entries.iter().filter(|entry| entry.matches(url)) {
@@ -214,8 +218,8 @@ impl AuthConf {
         best.map(|entry| Credentials::new(&entry.login, &entry.password))
     }
 
-    /// The host of an entry that says nothing of encryption and would match this unencrypted address: such an entry is
-    /// for https alone, and whoever wrote it should know.
+    /// Returns the host of an entry without a scheme that would match this unencrypted address. Such an entry is for
+    /// https only, so the user should be told.
     pub fn needs_scheme(&self, url: &Url) -> Option<String> {
         if url.scheme() == Scheme::Https {
             return None;
@@ -251,9 +255,9 @@ impl Entry {
         self.scheme == url.scheme() && self.fits(url)
     }
 
-    /// Whether it is for this address, the scheme aside.
+    /// Whether the entry matches this address, apart from the scheme.
     fn fits(&self, url: &Url) -> bool {
-        // Dots in a path could climb out of the prefix on the server.
+        // Dots in a path could leave the prefix on the server.
         let climbs = || {
             let lower = url.path().to_ascii_lowercase().replace("%2e", ".");
             lower.split('/').any(|part| part == "..")
@@ -264,7 +268,8 @@ impl Entry {
             && (self.path.len() <= 1 || !climbs())
     }
 
-    /// In a file, a path is any beginning. In a URL, it is a directory: `/debian` has no `/debian-security`.
+    /// Whether the entry's path is a prefix of `path`. In a file, any prefix counts. In a URL it is a directory:
+    /// `/debian` does not match `/debian-security`.
     fn is_prefix_of(&self, path: &str) -> bool {
         if !self.is_of_url {
             return path.starts_with(&self.path);
@@ -278,7 +283,7 @@ impl Entry {
     }
 }
 
-/// `[scheme://]host[:port][/path]`. Without a scheme an entry is for https alone.
+/// Parses `[scheme://]host[:port][/path]`. Without a scheme, an entry is for https only.
 fn parse_machine(token: &str) -> Option<Entry> {
     let (scheme, rest, is_bare) = match split_scheme(token) {
         Some((scheme, rest)) => (scheme, rest, false),
@@ -302,7 +307,7 @@ fn parse_machine(token: &str) -> Option<Entry> {
     })
 }
 
-/// Percent-decoding to UTF-8.
+/// Percent-decodes to UTF-8.
 fn decode(text: &str) -> Option<String> {
     let mut decoded = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -336,7 +341,7 @@ mod tests {
     /// The examples of apt_auth.conf(5). One differs on purpose: an entry with `:443` is
     /// used for https without a written port, which is the same server.
     #[test]
-    fn examples_of_the_manual() {
+    fn examples_of_the_manual_apply_as_it_says() {
         let url = "https://example.org/debian";
         for (machine, applies) in [
             ("example.org", true),
@@ -363,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_http_only_when_asked_for() {
+    fn credentials_go_over_plain_http_only_when_asked_for() {
         let https = conf("machine h login a password b");
         assert_eq!(found(&https, "http://h/"), None);
         let http = conf("machine http://h login a password b");
@@ -388,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn never_for_another_host_and_longest_wins() {
+    fn the_longest_entry_wins_and_no_other_host_gets_it() {
         let conf = conf(
             "machine h login any password 0 machine h/a login a password 1 machine h/a/b login b password 2\n\
              machine h:8443 login port password 3 machine other login o password 4 account x port 5",
@@ -410,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_files() {
+    fn odd_entries_are_refused_or_skipped_whole() {
         for text in ["machine", "machine h login", "machine h login a password", "login"] {
             assert!(AuthConf::new().add_file(text).is_err(), "{text:?}");
         }
@@ -481,7 +486,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_panics(text in "(machine|login|password|[\\PC\\n\\t:/#]{0,6}| |\n){0,30}") {
+        fn arbitrary_input_never_panics(text in "(machine|login|password|[\\PC\\n\\t:/#]{0,6}| |\n){0,30}") {
             let mut conf = AuthConf::new();
             if conf.add_file(&text).is_ok() {
                 let _ = conf.lookup(&Url::parse("https://h/").unwrap());

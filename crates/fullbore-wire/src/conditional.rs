@@ -1,28 +1,28 @@
 //! Entity tags and HTTP dates (RFC 9110, sections 5.6.7 and 8.8).
 //!
-//! A tag is only good for the host that sent it: mirrors make their own. `If-Range` is never sent; why is in
-//! `docs/design/0004-pull-scheduling.md`.
+//! A tag is only valid for the host that sent it: each mirror makes its own. `If-Range` is never sent;
+//! `docs/design/0004-pull-scheduling.md` gives the reason.
 
 use std::fmt;
 use std::time::{Duration, UNIX_EPOCH};
 
-/// Bytes of an entity tag that we keep. A guess; real ones have < 80.
+/// Longest entity tag that is kept, in bytes. A guess; real ones have < 80.
 const ENTITY_TAG_BYTES_MAX: usize = 512;
 
-/// Last second an HTTP date can tell: 9999-12-31T23:59:59.
+/// Last second that an HTTP date can express: 9999-12-31T23:59:59.
 const DATE_MAX: i64 = 253_402_300_799;
 
 /// A well-formed entity tag (RFC 9110, section 8.8.3).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct EntityTag {
-    /// Weak tags name equal meaning, not equal bytes, and never serve ranges.
+    /// Whether the tag is weak. Weak tags mean equivalent content, not equal bytes, and never serve ranges.
     pub weak: bool,
-    /// Without the quotes.
+    /// The tag without quotes.
     opaque: String,
 }
 
 impl EntityTag {
-    /// `"…"` or `W/"…"`; anything else is no entity tag.
+    /// Parses `"…"` or `W/"…"`; `None` for anything else.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim_ascii();
         let (weak, quoted) = match text.strip_prefix("W/") {
@@ -45,13 +45,13 @@ impl fmt::Display for EntityTag {
     }
 }
 
-/// Any of the three HTTP date forms, as unix seconds.
+/// Parses any of the three HTTP date forms into Unix seconds.
 pub fn parse_http_date(text: &str) -> Option<i64> {
     let time = httpdate::parse_http_date(text.trim_ascii()).ok()?;
     i64::try_from(time.duration_since(UNIX_EPOCH).ok()?.as_secs()).ok()
 }
 
-/// IMF-fixdate of unix seconds; `None` before 1970 and after 9999.
+/// Formats Unix seconds as IMF-fixdate; `None` before 1970 and after 9999.
 pub fn http_date(unix_s: i64) -> Option<String> {
     let seconds = u64::try_from(unix_s).ok().filter(|_| unix_s <= DATE_MAX)?;
     Some(httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(seconds)))
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entity_tags() {
+    fn entity_tags_are_read_as_they_are_written() {
         for text in ["\"\"", "\"abc\"", "W/\"abc\"", "\"a:b-c!\""] {
             assert_eq!(EntityTag::parse(text).unwrap().to_string(), text);
         }
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn dates_in_all_three_forms() {
+    fn dates_are_read_in_all_three_forms() {
         for text in ["Sun, 06 Nov 1994 08:49:37 GMT", "Sunday, 06-Nov-94 08:49:37 GMT", "Sun Nov  6 08:49:37 1994"] {
             assert_eq!(parse_http_date(text), Some(784_111_777), "{text}");
         }

@@ -1,8 +1,8 @@
-//! From an endpoint to a connection that requests can be written to.
+//! Opens connections to endpoints, ready for requests.
 //!
-//! [`connect`] looks the name up, races its addresses, passes a proxy where there is one,
-//! does the TLS handshake and says which protocol was agreed on, how long each step took and
-//! where to read the connection's counters. One time limit covers all of it.
+//! [`connect`] looks the name up, races its addresses, passes a proxy if there is one, and does the TLS handshake. It
+//! returns the negotiated protocol, the duration of each step, and a probe for the connection's counters. One time
+//! limit covers all steps.
 
 mod tunnel;
 
@@ -21,11 +21,11 @@ use crate::stream::{Stream, TlsSocket};
 use crate::tls::{Offer, Protocol, Tls, TlsError};
 pub use crate::url::Scheme;
 
-/// Time for a whole connection, name lookup and handshake included. apt waits 30 s and curl
-/// 300 s; with other mirrors at hand a host that needs 10 s is not worth the wait (a guess).
+/// Time limit for a whole connection, with name lookup and handshake. apt waits 30 s and curl 300 s. With other mirrors
+/// at hand, a host that needs 10 s is not worth the wait (a guess).
 pub const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
-/// A server, and the way to it.
+/// A server, and the proxy on the way to it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Endpoint {
     /// Whether the connection uses plain TCP or TLS.
@@ -41,14 +41,14 @@ pub struct Endpoint {
 /// A proxy. Its credentials never appear in errors or `Debug`.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ProxyServer {
-    /// How the proxy itself is spoken to; with `Https` everything to it is encrypted.
+    /// Protocol to the proxy itself; with `Https`, everything sent to it is encrypted.
     pub scheme: Scheme,
     /// Name or address of the proxy.
     pub host: String,
     /// TCP port of the proxy, 1 to 65535.
     pub port: u16,
-    /// Value of `Proxy-Authorization`, e.g. `Basic …`; sent here for a tunnel only. With plain http
-    /// the request itself carries it.
+    /// Value of `Proxy-Authorization`, e.g. `Basic …`. It is sent here for a tunnel only; with plain http the request
+    /// itself carries it.
     pub authorization: Option<String>,
 }
 
@@ -66,16 +66,16 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// How far the TCP handshake of a connection is. It takes about a round trip, known before TLS has begun; and one that
-/// is not over tells as early that the path is longer than so much.
+/// State of the TCP handshake of a connection. It takes about one round trip, and ends before TLS begins. While it
+/// lasts, its age is a lower bound of the path's round trip.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Handshake {
-    /// The name is looked up, or nobody connects.
+    /// The name is being looked up, or no connection is being opened.
     #[default]
     NotBegun,
-    /// The first packet was sent then.
+    /// The first packet was sent at this time.
     Begun(Instant),
-    /// It took so long.
+    /// The handshake took this time.
     Took(Duration),
 }
 
@@ -84,22 +84,22 @@ pub enum Handshake {
 pub struct ConnectOptions {
     /// Which certificates the client accepts.
     pub tls: Tls,
-    /// The same of an https proxy; `None` for `tls`.
+    /// TLS settings for an https proxy; `None` for those of `tls`.
     pub proxy_tls: Option<Tls>,
     /// Which protocols the client offers by ALPN (RFC 7301).
     pub offer: Offer,
     /// Resolver for names of servers and proxies.
     pub resolver: Arc<Resolver>,
-    /// What to ask of the kernel.
+    /// Socket options, such as congestion control and buffer sizes.
     pub socket: SocketOptions,
-    /// Limit for the whole of [`connect`].
+    /// Time limit for the whole of [`connect`].
     pub limit: Duration,
-    /// Head start of one address over the next.
+    /// Time between the first attempts to connect to two addresses of a host.
     pub attempt_delay: Duration,
-    /// Told how far the TCP handshake is.
+    /// Receives the state of the TCP handshake.
     pub handshake: Option<watch::Sender<Handshake>>,
-    /// The first request is written, or an answer waited for, as soon as there is a connection: the end of the TLS
-    /// handshake goes with it ([`TlsSocket::connect_to_write`]).
+    /// The caller writes a request, or waits for an answer, as soon as the connection is open. The end of the TLS
+    /// handshake then goes out together with it (`TlsSocket::connect_to_write`).
     pub writes_at_once: bool,
 }
 
@@ -126,24 +126,24 @@ pub struct Connected {
     pub stream: Stream,
     /// Protocol that client and server agreed on.
     pub protocol: Protocol,
-    /// The counters of the TCP connection (to the proxy, if there is one).
+    /// Probe for the counters of the TCP connection (to the proxy, if there is one).
     pub tcp: TcpProbe,
     /// Address of the server or proxy that accepted the connection.
     pub peer: SocketAddr,
-    /// Requests must name the whole URL (RFC 9112, section 3.2.2): plain http over a proxy.
+    /// Whether requests must use the absolute form (RFC 9112, section 3.2.2): plain http through a proxy.
     pub absolute_form: bool,
     /// Duration of each step of the connection.
     pub timings: Timings,
 }
 
-/// Where the time to connect went, in microseconds.
+/// Durations of the steps of a connection, in microseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Timings {
     /// Time of the name lookup, in microseconds.
     pub resolve_us: u64,
-    /// TCP handshake, lost attempts included: about one round trip, to the proxy if there is one.
+    /// Time of the TCP handshake, lost attempts included: about one round trip, to the proxy if there is one.
     pub tcp_us: u64,
-    /// The way through a proxy: its own TLS, and its answer to CONNECT.
+    /// Time at the proxy: its own TLS handshake, and its answer to CONNECT.
     pub proxy_us: u64,
     /// Time of the TLS handshake, in microseconds.
     pub tls_us: u64,
@@ -156,17 +156,17 @@ impl Timings {
     }
 }
 
-/// The steps of connecting, for errors.
+/// Steps of opening a connection, for errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Phase {
-    /// Looking the name up.
+    /// Looking up the name.
     Resolve,
-    /// TCP.
+    /// The TCP handshake.
     Tcp,
-    /// Asking the proxy for a tunnel.
+    /// Requesting a tunnel from the proxy.
     Proxy,
-    /// TLS.
+    /// The TLS handshake.
     Tls,
 }
 
@@ -188,106 +188,106 @@ pub enum ConnectError {
     /// The name could not be looked up.
     #[error("{host}: name lookup: {source}")]
     Resolve {
-        /// The name.
+        /// Name of the host.
         host: String,
         /// The resolver's error.
         source: io::Error,
     },
-    /// The name is one that DNS must not see (`.onion`).
+    /// DNS must not be asked for the name (`.onion`).
     #[error("{host}: {source}")]
     Blocked {
-        /// The name.
+        /// Name of the host.
         host: String,
-        /// Why, and what to do.
+        /// The reason, and advice.
         source: io::Error,
     },
     /// No address accepted a connection.
     #[error("{host}: cannot connect: {}", Attempts(attempts))]
     Tcp {
-        /// Host and port.
+        /// Host and port of the server.
         host: String,
-        /// Each address and its error.
+        /// Each address tried, with its error.
         attempts: Vec<(SocketAddr, io::Error)>,
     },
-    /// The limit passed.
+    /// The time limit passed.
     #[error("{host}: no {phase} within {} s{}", limit.as_secs_f64(), after(attempts))]
     Timeout {
-        /// Host and port.
+        /// Host and port of the server.
         host: String,
-        /// What was being waited for.
+        /// The step that was not finished.
         phase: Phase,
-        /// The limit.
+        /// The time limit.
         limit: Duration,
-        /// Addresses that had failed before.
+        /// Addresses that had failed before, with their errors.
         attempts: Vec<(SocketAddr, io::Error)>,
     },
-    /// The proxy wants to know who asks.
+    /// The proxy requires authentication (407).
     #[error("proxy {proxy}: authentication required for {host} (407{})", offered(schemes))]
     ProxyAuthentication {
-        /// The proxy's host and port.
+        /// Host and port of the proxy.
         proxy: String,
-        /// Host and port asked for.
+        /// Host and port of the server.
         host: String,
-        /// Its `Proxy-Authenticate`, if any.
+        /// The proxy's `Proxy-Authenticate` field, if any.
         schemes: Option<String>,
     },
-    /// The proxy said no.
+    /// The proxy refused the tunnel.
     #[error("proxy {proxy}: no tunnel to {host}: {status} {reason}")]
     ProxyRefused {
-        /// The proxy's host and port.
+        /// Host and port of the proxy.
         proxy: String,
-        /// Host and port asked for.
+        /// Host and port of the server.
         host: String,
-        /// Its status code.
+        /// Status of the proxy's answer.
         status: u16,
-        /// Its words.
+        /// Reason phrase of the proxy's answer.
         reason: String,
     },
-    /// The proxy does not speak as a proxy does.
+    /// The proxy's answer is not valid for a proxy.
     #[error("proxy {proxy}: {reason}")]
     ProxyAnswer {
-        /// The proxy's host and port.
+        /// Host and port of the proxy.
         proxy: String,
-        /// What was wrong.
+        /// What is wrong with the answer.
         reason: String,
     },
-    /// Only HTTP/2 was offered and the server did not take it.
+    /// Only HTTP/2 was offered, and the server did not accept it.
     #[error("{host}: server does not speak HTTP/2")]
     NoHttp2 {
-        /// Host and port.
+        /// Host and port of the server.
         host: String,
     },
-    /// TLS.
+    /// The TLS handshake failed.
     #[error(transparent)]
     Tls(#[from] TlsError),
 }
 
 impl ConnectError {
-    /// Whether the server could not show that it is the one asked for: not worth another try.
+    /// Whether the server's identity could not be verified: another try is of no use.
     #[must_use]
     pub(crate) fn is_untrusted(&self) -> bool {
         matches!(self, ConnectError::Tls(error) if error.is_untrusted())
     }
 
-    /// Whether the name may not be looked up: no other try has another end.
+    /// Whether the name must not be looked up: another try has the same result.
     #[must_use]
     pub(crate) fn is_blocked(&self) -> bool {
         matches!(self, ConnectError::Blocked { .. })
     }
 
-    /// Whether nobody who is trusted vouches for the server's certificate.
+    /// Whether no trusted authority issued the server's certificate.
     #[must_use]
     pub(crate) fn is_of_unknown_issuer(&self) -> bool {
         matches!(self, ConnectError::Tls(error) if error.is_of_unknown_issuer())
     }
 
-    /// Whether the limit passed without an end: another try would wait as long.
+    /// Whether the time limit passed: another try would wait as long.
     #[must_use]
     pub(crate) fn is_timeout(&self) -> bool {
         matches!(self, ConnectError::Timeout { .. })
     }
 
-    /// The same in words for who knows which host was asked: it is not named again. A proxy is.
+    /// Formats the error without the host name, for a caller that has named it already. A proxy is named.
     #[must_use]
     pub(crate) fn without_host(&self, asked: &Endpoint) -> String {
         let named = |host: &str, port| [authority(host, port), host.to_owned()];
@@ -299,7 +299,7 @@ impl ConnectError {
             names.extend(named(&proxy.host, proxy.port).into_iter().map(|name| (name, told.clone())));
         }
         let text = match self {
-            // An address that was asked for as such is no news.
+            // An address that the user gave as such need not be repeated.
             ConnectError::Tcp { host, attempts } if matches!(&attempts[..], [(one, _)] if one.to_string() == *host) => {
                 format!("{host}: cannot connect: {}", attempts[0].1)
             }
@@ -337,15 +337,15 @@ fn offered(schemes: &Option<String>) -> String {
     schemes.as_ref().map_or_else(String::new, |schemes| format!("; it offers {schemes}"))
 }
 
-/// `host:port`, with brackets around an IPv6 address.
+/// Formats `host:port`, with brackets around an IPv6 address.
 fn authority(host: &str, port: u16) -> String {
     if host.contains(':') && !host.starts_with('[') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-/// Connects to `endpoint`. See the module's head.
+/// Opens a connection to `endpoint`; see the module's documentation.
 ///
 /// # Errors
-/// [`ConnectError`], naming the host and what it failed at.
+/// A [`ConnectError`] that names the host and the failed step.
 pub async fn connect(endpoint: &Endpoint, options: &ConnectOptions) -> Result<Connected, ConnectError> {
     let deadline = Deadline {
         host: authority(&endpoint.host, endpoint.port),
@@ -355,8 +355,8 @@ pub async fn connect(endpoint: &Endpoint, options: &ConnectOptions) -> Result<Co
     let encrypted =
         endpoint.scheme == Scheme::Https || endpoint.proxy.as_ref().is_some_and(|proxy| proxy.scheme == Scheme::Https);
     if encrypted && !options.tls.is_loaded() {
-        // Parsing the system's authorities takes milliseconds of one core: meanwhile the
-        // name lookup and the TCP handshake go on. An error shows when it is asked for below.
+        // Parsing the system's authorities takes milliseconds of one core. Meanwhile the name lookup and the TCP
+        // handshake go on. An error shows when the result is awaited below.
         let tls = options.tls.clone();
         tokio::task::spawn_blocking(move || tls.config(Offer::Nothing).map(drop));
     }
@@ -431,7 +431,7 @@ pub async fn connect(endpoint: &Endpoint, options: &ConnectOptions) -> Result<Co
     Ok(Connected { stream, protocol, tcp, peer, absolute_form, timings })
 }
 
-/// The TLS configuration; where it is not there yet, waits for it without holding up other tasks.
+/// Returns the TLS configuration. If it is not ready yet, waits for it without blocking other tasks.
 async fn load_config(tls: &Tls, offer: Offer) -> Result<Arc<rustls::ClientConfig>, TlsError> {
     if tls.is_loaded() {
         return tls.config(offer);
@@ -439,12 +439,12 @@ async fn load_config(tls: &Tls, offer: Offer) -> Result<Arc<rustls::ClientConfig
     let loading = tls.clone();
     match tokio::task::spawn_blocking(move || loading.config(offer)).await {
         Ok(config) => config,
-        // Only when the runtime is shutting down.
+        // Only while the runtime is shutting down.
         Err(error) => Err(TlsError::Configuration { reason: error.to_string() }),
     }
 }
 
-/// The limit for all steps together.
+/// Time limit for all steps together.
 struct Deadline {
     host: String,
     limit: Duration,
@@ -461,7 +461,7 @@ impl Deadline {
     }
 }
 
-/// Gives the time since the step before.
+/// Returns the time since the previous step.
 struct StepClock(Instant);
 
 impl StepClock {

@@ -1,8 +1,7 @@
-//! The connections of a run: opening them, and keeping as many to each host as have work.
+//! The connections of a run: opens them, and keeps as many to each host as have work.
 //!
-//! A host has as many tasks as it may have connections. Each waits until one more connection to its
-//! host is wanted, opens it, serves it to its end, and starts over. What a connection does while it
-//! is open is in `http1` and `http2` below this.
+//! Each host has one task per allowed connection. A task waits until a further connection to its host is wanted, opens
+//! it, serves it to its end, and starts over. `http1` and `http2` below this module serve an open connection.
 
 mod http1;
 mod http2;
@@ -31,20 +30,19 @@ use crate::url::{self, Url};
 pub(crate) use plus::PlusForm;
 pub(crate) use redirected::{RedirectedRequest, keep_detours};
 
-/// How often a waiting task looks whether a connection is wanted although nobody woke it: work
-/// becomes worth taking from a slow host by time alone.
+/// How often a waiting task checks without being woken whether a connection is wanted. Work of a slow host becomes
+/// worth taking over by the passage of time alone.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
-/// The same when all has been asked for.
+/// The same interval once everything has been requested.
 const LOOK_AGAIN_AT_THE_END: Duration = Duration::from_millis(10);
 
-/// Connections in a row that fail while small files wait, before these are given up. The dispatcher's pauses do not hold
-/// for small files. A guess: a restart of a server ends one or two.
+/// Maximum number of consecutive failed connections while small files wait; then these are given up. The dispatcher's
+/// pauses do not apply to small files. A guess: a restart of a server breaks one or two.
 const FAILED_WITH_SMALL_FILES_MAX: u32 = 4;
 
-/// Keeps a connection to a host open whenever one more has work. `slot` numbers the tasks of a host;
-/// only the first answers to small files in memory, so that a run that finds nothing new opens one
-/// connection.
+/// Keeps a connection open whenever a further one has work. `slot` numbers the tasks of a host. Only the first task
+/// waits for small files, so that a run that finds nothing new opens one connection.
 pub(crate) async fn keep(shared: Arc<Shared>, host: HostId, slot: usize) {
     let mut failed_in_a_row = 0;
     loop {
@@ -55,7 +53,7 @@ pub(crate) async fn keep(shared: Arc<Shared>, host: HostId, slot: usize) {
         let base = lock(&shared.bases)[host as usize].clone();
         let room = match reason {
             None => None,
-            // Nobody makes room for a connection that may be needed some time.
+            // A connection that is opened in advance waits for no other connection to free its slot.
             Some(Reason::WarmUp) => shared.addresses.free_slot(&base.url),
             Some(Reason::Requests) => {
                 let room = shared.addresses.slot(&base.url, &shared.wake);
@@ -69,7 +67,7 @@ pub(crate) async fn keep(shared: Arc<Shared>, host: HostId, slot: usize) {
             let _ = tokio::time::timeout(look_again, woken).await;
             continue;
         };
-        // Others may have opened one meanwhile.
+        // Other tasks may have opened one meanwhile.
         if !begin_opening(&shared, host, slot) {
             continue;
         }
@@ -83,7 +81,7 @@ pub(crate) async fn keep(shared: Arc<Shared>, host: HostId, slot: usize) {
         let endpoint = endpoint(&base);
         let mut options = shared.options.connect_to(&base);
         if base.signer.is_some() {
-            // Stores speak nothing else, and the client of `put` and `get` neither.
+            // Stores, and the client of `put` and `get`, speak only HTTP/1.1.
             options.offer = Offer::Http1;
         }
         let (how, was_used) = match connect(&endpoint, &options).await {
@@ -107,7 +105,7 @@ pub(crate) async fn keep(shared: Arc<Shared>, host: HostId, slot: usize) {
             }
         };
         drop(room);
-        // What this connection owed is free for others now; the run sees whether it is hopeless.
+        // Other connections may take what this one owed; the run checks for hopeless files.
         if let Ended::Fault(fault) = &how {
             tracing::info!("{}: connection ended: {fault}", base.name());
         }
@@ -115,7 +113,7 @@ pub(crate) async fn keep(shared: Arc<Shared>, host: HostId, slot: usize) {
         shared.attention.notify_one();
         let is_awaited = !lock(&shared.gets)[host as usize].is_empty();
         if how == Ended::Ours && !was_used && !is_awaited {
-            // A server that accepts and closes would be asked in advance again and again.
+            // A server that accepts and closes would be connected to in advance again and again.
             tokio::time::sleep(LOOK_AGAIN).await;
         }
         match &how {
@@ -132,17 +130,17 @@ pub(crate) async fn keep(shared: Arc<Shared>, host: HostId, slot: usize) {
 }
 
 fn not_opened(shared: &Shared, host: HostId, fault: &Fault) {
-    // First, so that whoever asks again hears at once that the host is out.
+    // First, so that a caller that asks again sees at once that the host is out.
     shared.dispatcher().not_opened(host, fault, Instant::now());
     fail_gets(shared, host, fault);
     shared.attention.notify_one();
 }
 
-/// What one more connection is for.
+/// Reason for opening a further connection.
 enum Reason {
-    /// There is something to ask for.
+    /// There are files to request.
     Requests,
-    /// There will be.
+    /// Files will follow soon.
     WarmUp,
 }
 
@@ -155,7 +153,7 @@ fn reason_to_open(shared: &Shared, host: HostId, slot: usize) -> Option<Reason> 
     reason(shared, &mut dispatcher, host, slot)
 }
 
-/// Whether there is a reason still; if so, the dispatcher knows that a connection is being opened.
+/// Whether the reason still holds. If so, the dispatcher is told that a connection is being opened.
 fn begin_opening(shared: &Shared, host: HostId, slot: usize) -> bool {
     let mut dispatcher = shared.dispatcher();
     let wanted = reason(shared, &mut dispatcher, host, slot).is_some();
@@ -181,8 +179,8 @@ fn may_warm(dispatcher: &mut Dispatcher, host: HostId, now: Instant) -> bool {
         && !dispatcher.host_mut(host).is_out()
 }
 
-/// Whoever waits for a small file of this host is told, rather than waiting for another try: the
-/// caller knows best whether another host will do.
+/// Fails the waiting small files of this host at once instead of trying again. The caller knows best whether another
+/// host will do.
 fn fail_gets(shared: &Shared, host: HostId, fault: &Fault) {
     let pending: Vec<PendingGet> = lock(&shared.gets)[host as usize].drain(..).collect();
     let name = shared.dispatcher().host_mut(host).name.clone();
@@ -196,7 +194,7 @@ fn fail_gets(shared: &Shared, host: HostId, fault: &Fault) {
             Fault::Denied(denial) => GetError::Denied { host, denial: denial.clone() },
             _ => GetError::Unreachable { host, reason },
         };
-        // The caller may have given up; then nobody is left to tell.
+        // The caller may have given up; then the error has no receiver.
         match get.reply {
             Reply::Whole(reply) => drop(reply.send(Err(error))),
             Reply::Stream(Some(head), _) => drop(head.send(Err(error))),
@@ -213,7 +211,7 @@ fn endpoint(base: &Base) -> Endpoint {
     Endpoint { scheme, host: base.url.host().to_string(), port: base.url.port(), proxy: base.route.server() }
 }
 
-/// How it ended, and whether a file was asked for on it.
+/// Serves a connection. Returns how it ended, and whether a file was requested on it.
 async fn serve(shared: &Arc<Shared>, host: HostId, base: &Base, connected: Connected) -> (Ended, bool) {
     let now = Instant::now();
     let rtt = connected.tcp.read().map_or(Duration::ZERO, |info| info.path_rtt());
@@ -231,7 +229,7 @@ async fn serve(shared: &Arc<Shared>, host: HostId, base: &Base, connected: Conne
     (how, was_used)
 }
 
-/// Tells the verdict whether a connection has something to wait for.
+/// Counts the connection as busy in the host's clock while it has unanswered requests.
 struct Busy<'a> {
     clock: &'a HostClock,
     busy: bool,
@@ -258,7 +256,7 @@ impl Drop for Busy<'_> {
     }
 }
 
-/// A request for this address. Credentials go with it only where they are known for this very address.
+/// Builds a request for this address. Credentials are added only if they are known for this very address.
 fn request(base: &Base, url: &Url, absolute: bool) -> RequestHead {
     let target = if absolute { url.to_string() } else { url.target().to_owned() };
     let mut head = RequestHead::get(url.host_field(), target);
@@ -270,7 +268,7 @@ fn request(base: &Base, url: &Url, absolute: bool) -> RequestHead {
     head
 }
 
-/// A host that wants signatures is at another address now. False if it has moved too often.
+/// Moves a host that wants signatures to its new address. False if it has moved too often.
 fn move_signed(shared: &Shared, host: HostId, base: &Base) -> bool {
     let Some(signer) = &base.signer else { return false };
     let mut bases = lock(&shared.bases);
@@ -286,26 +284,27 @@ fn move_signed(shared: &Shared, host: HostId, base: &Base) -> bool {
     true
 }
 
-/// Whether another connection has found the host at another address meanwhile: what is refused at this one says nothing.
+/// Whether another connection has found the host at another address meanwhile. A refusal at this address then means
+/// nothing.
 fn is_left(shared: &Shared, host: HostId, base: &Base) -> bool {
     base.signer.is_some() && lock(&shared.bases)[host as usize].moves != base.moves
 }
 
-/// Where a redirect leads.
+/// Result of following a redirect.
 pub(crate) enum Followed {
-    /// The whole host is elsewhere: what was asked for is asked for again there.
+    /// The whole host has moved: the request is repeated there.
     Moved,
-    /// This one file is.
+    /// Only this file is elsewhere.
     Elsewhere(Box<Redirects>),
-    /// Nowhere that we go.
+    /// The redirect must not be followed.
     Refused(Fault),
 }
 
-/// Follows a redirect. `chain` has led to the address that was asked, `base` is where that connection goes.
+/// Follows a redirect. `chain` has led to the requested address; `base` is the address of this connection.
 fn follow(shared: &Shared, host: HostId, base: &Base, mut chain: Redirects, location: &str) -> Followed {
     let wrong = |why: String| Followed::Refused(Fault::WrongAnswer(why));
     if !shared.options.follow_redirects {
-        // Whoever follows it judges it.
+        // The caller follows redirects, and judges them.
         return Followed::Refused(Fault::Elsewhere(location.to_owned()));
     }
     let is_first = chain.is_at_first();
@@ -326,7 +325,7 @@ fn follow(shared: &Shared, host: HostId, base: &Base, mut chain: Redirects, loca
     let mut bases = lock(&shared.bases);
     let present = &mut bases[host as usize];
     if present.moves != base.moves {
-        // Another connection has followed already.
+        // Another connection has followed the redirect already.
         return Followed::Moved;
     }
     if present.moves >= REDIRECTS_MAX {
@@ -337,8 +336,7 @@ fn follow(shared: &Shared, host: HostId, base: &Base, mut chain: Redirects, loca
     Followed::Moved
 }
 
-/// The address below which the same files are found, if a redirect kept the file's path. One in a query says
-/// nothing of where the next file is.
+/// The new base address, if a redirect kept the file's path. A path in a query says nothing about the next file.
 fn moved_base(base: &Url, from: &Url, to: &Url) -> Option<Url> {
     if to.target() != to.path() {
         return None;

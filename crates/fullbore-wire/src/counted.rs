@@ -1,9 +1,9 @@
-//! A count of things under way that is right whichever way they end.
+//! A counter of operations in progress that stays right however they end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Counts as one until dropped.
+/// Counts as one until it is dropped.
 pub(crate) struct Counted(Arc<AtomicUsize>);
 
 impl Counted {

@@ -392,7 +392,7 @@ impl Dispatcher {
         std::mem::take(&mut self.has_news)
     }
 
-    /// Records that a connection is being opened; [`Dispatcher::opened`] or [`Dispatcher::not_opened`] follows.
+    /// Records that a connection is being opened; [`Dispatcher::opened`] or `Dispatcher::not_opened` follows.
     pub fn opening(&mut self, host: HostId) {
         self.opening[host as usize] += 1;
     }

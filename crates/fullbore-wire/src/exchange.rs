@@ -1,11 +1,11 @@
 //! A client of one server: many requests at once over warm, pipelined HTTP/1.1 connections.
 //!
-//! [`Client::send`] puts a request into the queue of the server. A connection takes the request, writes it and returns
-//! the answer. Connections are opened as requests need them, opened again when they break, and given up when the
-//! server cannot be reached. [`Sockets`] bounds the bytes in all sockets of a run.
+//! [`Client::send`] puts a request into the queue of the server. A connection takes it, writes it and returns the
+//! answer. Connections are opened as requests need them, reopened when they break, and given up when the server cannot
+//! be reached. [`Sockets`] bounds the bytes in all sockets of a run.
 //!
-//! What differs between services is a [`Service`]: how the head of a request is made, and who hears of measurements.
-//! The rest are [`Options`].
+//! A [`Service`] is the part that differs between servers: it builds request heads, and receives measurements.
+//! [`Options`] has the rest.
 
 mod budget;
 mod connection;
@@ -38,36 +38,37 @@ pub use options::{Options, Pipelining, Tolerance};
 pub use request::{Answer, Body, Expected, Outcome, ReadAt, SMALL_BYTES, Streamed};
 pub use unreachable::{Cause, Unreachable};
 
-/// What is special about a service.
+/// The part of a client that differs between services.
 pub trait Service: Send + Sync + 'static {
-    /// What the head of a request is made from.
+    /// Data from which the head of a request is built.
     type Job: Send + Sync + 'static;
-    /// Where requests are sent: an endpoint, and what else the heads need.
+    /// A server: its endpoint, and other data for request heads.
     type Server: Send + Sync + 'static;
 
-    /// Where requests are sent now. Connections to an earlier server take no more requests.
+    /// The present server for new requests. Connections to an earlier server take no more requests.
     fn server(&self) -> Arc<Self::Server>;
 
-    /// What a connection is made to.
+    /// The endpoint to connect to.
     fn endpoint(server: &Self::Server) -> &Endpoint;
 
-    /// The name of the server in the log.
+    /// Name of the server in the log.
     fn name(&self, server: &Self::Server) -> String;
 
-    /// The head of a request that is about to be written. In absolute form when it goes to a proxy.
+    /// Builds the head of a request at the moment when it is written. `absolute_form` is true for requests to a proxy.
     fn head(&self, job: &Self::Job, server: &Self::Server, absolute_form: bool) -> RequestHead;
 
-    /// Bytes of started requests that may wait in a connection: a started request must be sent to its end.
+    /// Maximum number of bytes of started requests that may wait in a connection. A started request must be sent to its
+    /// end.
     fn ahead_bytes(&self) -> u64 {
         connection::OUTGOING_BYTES as u64
     }
 
-    /// Hears of a measurement.
+    /// Receives a measurement.
     fn record(&self, measurement: Measurement<'_>);
 }
 
-/// The way to a server. Clones share it. With the last of them the connections end, as soon as all requests that were
-/// sent are answered.
+/// A client of one server. Clones share it. When the last clone is dropped, connections end as soon as all sent
+/// requests are answered.
 pub struct Client<S: Service>(Arc<Handle<S>>);
 
 struct Handle<S: Service>(Arc<Shared<S>>);
@@ -96,7 +97,7 @@ impl<S: Service> fmt::Debug for Client<S> {
     }
 }
 
-/// The service itself.
+/// Gives access to the service.
 impl<S: Service> Deref for Client<S> {
     type Target = S;
 
@@ -106,7 +107,7 @@ impl<S: Service> Deref for Client<S> {
 }
 
 impl<S: Service> Client<S> {
-    /// The way to a server; nothing is opened yet.
+    /// Creates a client; no connection is opened yet.
     pub fn new(service: S, options: Options) -> Client<S> {
         let queue = Queue::new(&options);
         Client(Arc::new(Handle(Arc::new(Shared { service, queue, options }))))
@@ -116,16 +117,16 @@ impl<S: Service> Client<S> {
         &self.0.0
     }
 
-    /// Opens a connection on the present runtime before the first request: the handshakes take a round trip or two.
+    /// Opens a connection on the current runtime before the first request: the handshakes take a round trip or two.
     pub fn open(&self) {
         self.shared().queue.open_first();
         open(self.shared(), 1);
     }
 
-    /// Puts a request into the queue. Connections are opened on the present runtime.
+    /// Puts a request into the queue. Connections are opened on the current runtime.
     ///
     /// # Errors
-    /// When the server is given up.
+    /// [`Unreachable`] with the reason, if the server was given up.
     pub fn send(
         &self,
         job: S::Job,
@@ -140,27 +141,27 @@ impl<S: Service> Client<S> {
         Ok(receiver)
     }
 
-    /// Allows small requests to follow one another on a connection, or ends that ([`Pipelining::Small`]).
+    /// Sets whether small requests may be pipelined ([`Pipelining::Small`]).
     pub fn pipeline(&self, allowed: bool) {
         self.shared().queue.pipeline(allowed);
     }
 
-    /// A good answer came: the server takes the present pace.
+    /// Records a good answer: the server can keep up with the present pace.
     pub fn record_success(&self) {
         self.shared().queue.record_success();
     }
 
-    /// When the last good answer came.
+    /// Time of the last good answer.
     pub fn last_success(&self) -> Option<Instant> {
         self.shared().queue.last_success()
     }
 
-    /// The server asks for fewer requests ([`pace::Pace::slow_down`]).
+    /// Records that the server asked for fewer requests ([`pace::Pace::slow_down`]).
     pub fn slow_down(&self, asked: Option<Duration>, chance: f64, now: Instant) {
         self.shared().queue.slow_down(asked, chance, now);
     }
 
-    /// Times that the server asked for fewer requests.
+    /// Number of times that the server asked for fewer requests.
     pub fn slowed(&self) -> u64 {
         self.shared().queue.slowed()
     }
@@ -170,12 +171,12 @@ impl<S: Service> Client<S> {
         self.shared().queue.given_up()
     }
 
-    /// Returns when the server is given up.
+    /// Waits until the server is given up.
     pub async fn until_given_up(&self) {
         self.shared().queue.until_given_up().await;
     }
 
-    /// The options that the client was made with.
+    /// The options given to [`Client::new`].
     pub fn options(&self) -> &Options {
         &self.shared().options
     }
@@ -187,7 +188,7 @@ fn open<S: Service>(shared: &Arc<Shared<S>>, count: usize) {
     }
 }
 
-/// Has connections to the server until nothing waits any more.
+/// Keeps connections to the server until no request waits any more.
 async fn serve<S: Service>(shared: Arc<Shared<S>>) {
     let Shared { service, queue, options } = &*shared;
     loop {
@@ -213,7 +214,7 @@ async fn serve<S: Service>(shared: Arc<Shared<S>>) {
         };
         match next {
             Reconnect::Open(0) => return,
-            // This task serves the first.
+            // This task serves the first connection.
             Reconnect::Open(count) => open(&shared, count - 1),
             Reconnect::Wait(wait) => tokio::time::sleep(wait).await,
             Reconnect::GivenUp(Unreachable { reason, .. }) => {

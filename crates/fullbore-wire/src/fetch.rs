@@ -1,9 +1,9 @@
-//! A run over many mirrors: files in, verified files out.
+//! Downloads files from many mirrors: files to fetch go in, verified files come out.
 //!
-//! [`Fetcher`] owns the decisions ([`Dispatcher`]) and starts a task for every connection a host may
-//! have. A connection asks the dispatcher for parts of files, and hands what arrives to the landing,
-//! which hashes and writes; the landing's outcomes come back here and go to the dispatcher. So a byte
-//! travels socket → connection → landing → file, and everything else only decides.
+//! [`Fetcher`] has a [`Dispatcher`], which decides, and starts one task per allowed connection. A connection asks the
+//! dispatcher for parts of files, and hands received bytes to the landing, which hashes and writes them. Outcomes of
+//! the landing come back to the fetcher, which reports them to the dispatcher. So the path of a byte is socket →
+//! connection → landing → file; everything else only decides.
 
 mod addresses;
 mod get;
@@ -44,42 +44,42 @@ pub(crate) use shared::{Base, Shared, lock};
 /// Read buffers kept for reuse; at 256 KiB each this is 8 MiB.
 const BUFFERS_KEPT: usize = 32;
 
-/// How often the run looks for files that no host is left to serve, should nobody call for it.
+/// How often the run looks for files that no host is left to serve, if nothing wakes it.
 const LOOK_FOR_HOPELESS: Duration = Duration::from_millis(500);
 
-/// Where files of a run are found and what they must be. The caller's plan.
+/// Paths and expected content of the files of a run, supplied by the caller.
 pub trait Catalogue: Send + Sync {
     /// Path of the file below each mirror's address (see [`FetchOptions::paths_are_encoded`]).
     fn path(&self, item: ItemId) -> String;
-    /// Further fields of requests for it, such as `Cache-Control`.
+    /// Further header fields of requests for the file, such as `Cache-Control`.
     fn fields(&self, _item: ItemId) -> Vec<(String, String)> {
         Vec::new()
     }
-    /// Another path under which the same bytes may be found when no host has the first.
+    /// Another path with the same content, tried when no host has the first.
     fn other_path(&self, _item: ItemId) -> Option<String> {
         None
     }
-    /// Its SHA-256, from the signed index.
+    /// SHA-256 of the file, from the signed index.
     fn sha256(&self, item: ItemId) -> Sha256;
-    /// Where it lands, and what it must be.
+    /// Final path, size and hash of the file, for the landing.
     fn spec(&self, item: ItemId) -> FileSpec;
 }
 
-/// A head that went over the wire.
+/// A head sent or received on a connection.
 #[derive(Clone, Copy, Debug)]
 pub enum WireHead<'a> {
-    /// Of a request; credentials are not shown.
+    /// Head of a request, without credentials.
     Request(&'a str),
-    /// Of an answer, and the address that was asked.
+    /// Head of an answer, with the requested address.
     Answer(&'a str, &'a Url),
 }
 
-/// Is told of every head on HTTP/1.1 connections, for whoever looks into a run.
+/// Receives every head on HTTP/1.1 connections, for debugging.
 #[derive(Clone)]
 pub struct HeadLog(Arc<dyn Fn(WireHead<'_>) + Send + Sync>);
 
 impl HeadLog {
-    /// Tells this function. It is called by the connections' tasks, so it must not block.
+    /// Creates a log that calls `tell`. The connections' tasks call it, so it must not block.
     pub fn new(tell: impl Fn(WireHead<'_>) + Send + Sync + 'static) -> HeadLog {
         HeadLog(Arc::new(tell))
     }
@@ -95,35 +95,35 @@ impl std::fmt::Debug for HeadLog {
     }
 }
 
-/// How a run uses the network.
+/// Network options of a run.
 #[derive(Clone, Debug)]
 pub struct FetchOptions {
     /// Limits of connections per host, segments and hedging.
     pub limits: Limits,
-    /// How connections are opened: TLS, time limits, sockets.
+    /// How to open connections: TLS, time limits, sockets.
     pub connect: ConnectOptions,
     /// Which proxy leads to which host.
     pub proxies: ProxySettings,
-    /// Credentials; each goes to its own host only.
+    /// Credentials; each is sent to its own host only.
     pub auth: AuthConf,
-    /// Bytes per second over all connections.
+    /// Limit of received bytes per second over all connections.
     pub rate_limit_bytes_per_s: Option<u64>,
-    /// A limit that several fetchers keep together.
+    /// A limit that is shared with other fetchers.
     pub shared_rate_limit: Option<Arc<RateLimit>>,
-    /// TLS of their own for some hosts, and for https proxies of these names.
+    /// TLS settings for single hosts, and for https proxies of these names.
     pub tls_of_hosts: Vec<(url::Host, Tls)>,
-    /// What to call ourselves; `None` for [`USER_AGENT`](crate::http1::USER_AGENT).
+    /// Value of `User-Agent`; `None` for [`USER_AGENT`](crate::http1::USER_AGENT).
     pub user_agent: Option<Arc<str>>,
-    /// Paths are %-encoded already and may have a query; otherwise they are names from an index.
+    /// Whether paths are %-encoded already and may have a query; otherwise they are plain names from an index.
     pub paths_are_encoded: bool,
-    /// Whether redirects are followed: with the whole host where paths are kept, otherwise for the one file.
-    /// If not, each file that is redirected has [`Fault::Elsewhere`](crate::hosts::Fault::Elsewhere).
+    /// Whether to follow redirects: for the whole host if it keeps the file's path, otherwise for the one file. If
+    /// false, each redirected file gets [`Fault::Elsewhere`](crate::hosts::Fault::Elsewhere).
     pub follow_redirects: bool,
-    /// Whether to find out what limits the run, by asking now and then less of a host.
+    /// Whether to run trials that find the limit of the run, by pausing a host now and then.
     pub trials: bool,
-    /// Is told of the heads that are sent and received. Only HTTP/1.1 is spoken then.
+    /// Receives the heads that are sent and received. With it, only HTTP/1.1 is used.
     pub head_log: Option<HeadLog>,
-    /// The mirrors of these addresses want their requests signed.
+    /// Mirrors that want signed requests.
     pub signed: Vec<SignedMirror>,
 }
 
@@ -148,7 +148,7 @@ impl Default for FetchOptions {
 }
 
 impl FetchOptions {
-    /// How to connect to this place.
+    /// Connection options for the host of `base`.
     pub(crate) fn connect_to(&self, base: &Base) -> ConnectOptions {
         let tls_of =
             |url: &Url| self.tls_of_hosts.iter().find(|(host, _)| host == url.host()).map(|(_, tls)| tls.clone());
@@ -158,53 +158,53 @@ impl FetchOptions {
         };
         let own = base.tls.clone().or_else(|| tls_of(&base.url));
         let tls = own.unwrap_or_else(|| self.connect.tls.clone());
-        // A proxy without TLS of its own has that of the run, not that of the host behind it.
+        // A proxy without TLS settings of its own gets those of the run, not those of the host behind it.
         let proxy_tls = Some(proxy_tls.unwrap_or_else(|| self.connect.tls.clone()));
         let offer = if self.head_log.is_some() { Offer::Http1 } else { self.connect.offer };
         ConnectOptions { tls, proxy_tls, offer, ..self.connect.clone() }
     }
 }
 
-/// What a run reports while it goes.
+/// Event of a run, as it happens.
 #[derive(Debug)]
 pub enum FetchEvent {
     /// The file is verified and has its final name.
     Verified(ItemId),
-    /// No host served it right.
+    /// No host served the file right.
     GivenUp(GivenUp),
-    /// It failed on our side: disk full, permission, a broken device.
+    /// The file failed on our side: full disk, permission, broken device.
     LocalFailure(ItemId, Cause),
 }
 
-/// A run over many mirrors. Made inside a tokio runtime; its tasks end with it.
+/// A run over many mirrors. Create it inside a tokio runtime; dropping it ends its tasks.
 pub struct Fetcher {
     shared: Arc<Shared>,
     outcomes: mpsc::UnboundedReceiver<Outcome>,
     tasks: JoinSet<()>,
 }
 
-/// The parts of the engine that a fetcher uses.
+/// Parts of the engine that a fetcher uses.
 pub struct Parts {
     /// Landing that writes and hashes received bytes.
     pub landing: Landing,
-    /// Receives the outcome of each file of the landing.
+    /// Receives the outcomes of the landing.
     pub outcomes: mpsc::UnboundedReceiver<Outcome>,
-    /// Bounds what is read and not yet written.
+    /// Bounds the bytes that are read and not yet written.
     pub window: Window,
-    /// Where the stage "network" and the hosts are accounted.
+    /// Ledger with the stage "network" and the counters of the hosts.
     pub ledger: Ledger,
 }
 
-/// One host as it was seen in the run.
+/// State and totals of one host.
 #[derive(Clone, Debug)]
 pub struct HostSeen {
     /// Host and port of the mirror, as reports show them.
     pub name: String,
-    /// Its own words behind the statuses of errors.
+    /// The host's own reason phrases, by error status.
     pub phrases: BTreeMap<u16, String>,
     /// Totals of the host: bytes, requests, faults.
     pub totals: HostTotals,
-    /// Why it was left alone for the rest of the run.
+    /// Why the host is not used for the rest of the run.
     pub out: Option<String>,
     /// Number of open connections to the host.
     pub connections: usize,
@@ -212,11 +212,11 @@ pub struct HostSeen {
     pub rtt: Option<Duration>,
     /// Protocol of the last connection; `None` before the first one.
     pub protocol: Option<Protocol>,
-    /// Requests that may be unanswered on one connection; 1 if it cannot pipeline.
+    /// Maximum number of unanswered requests on one connection; 1 if the host cannot pipeline.
     pub depth: usize,
 }
 
-/// An empty plan, before the first.
+/// The empty catalogue before the first batch.
 struct Nothing;
 
 impl Catalogue for Nothing {
@@ -234,8 +234,8 @@ impl Catalogue for Nothing {
 }
 
 impl Fetcher {
-    /// Starts the tasks of a run; no connection is opened before there is something to ask for.
-    /// The first mirror is the origin. Of more than [`MAX_HOSTS`] mirrors the rest is not used.
+    /// Starts the tasks of a run; connections are opened only when there is something to fetch. The first mirror is the
+    /// origin. Mirrors beyond [`MAX_HOSTS`] are not used.
     pub fn start(mirrors: Vec<Url>, options: FetchOptions, parts: Parts) -> Fetcher {
         let base = |url: Url| match options.signed.iter().find(|mirror| mirror.signer.address() == url) {
             Some(mirror) => Base::signed(mirror.clone(), &options),
@@ -288,26 +288,27 @@ impl Fetcher {
         Fetcher { shared, outcomes: parts.outcomes, tasks }
     }
 
-    /// Fetches a small file from one host into memory, whatever the answer's status.
+    /// Fetches a small file from one host into memory, whatever the status of the answer.
     ///
     /// # Errors
-    /// The host is not to be reached, or the file is too large.
+    /// A [`GetError`]: the host cannot be reached or delivers nothing for 30 s, refuses every request, or sends more
+    /// than [`Get::limit_bytes`].
     pub async fn get(&self, host: HostId, get: Get) -> Result<Got, GetError> {
         self.watch().get(host, get).await
     }
 
-    /// Cuts all connections, for good: before the landing is ended, so that it is handed nothing more.
+    /// Closes all connections for good. Call it before the landing ends, so that the landing gets no more bytes.
     pub fn halt(&mut self) {
         self.tasks.abort_all();
     }
 
-    /// Opens connections in advance: files will follow in a moment.
+    /// Sets whether to open connections in advance, because files will follow soon.
     pub fn warm(&self, on: bool) {
         self.shared.warm.store(on, Ordering::Relaxed);
         self.shared.wake.notify_waiters();
     }
 
-    /// Fetches files until each is verified or given up, and tells of each as it happens.
+    /// Fetches files until each is verified or given up, and reports each as it happens.
     pub async fn fetch(
         &mut self,
         catalogue: Arc<dyn Catalogue>,
@@ -315,15 +316,14 @@ impl Fetcher {
         on_event: &mut (dyn FnMut(FetchEvent) + Send),
     ) {
         let (feed, fed) = mpsc::channel(1);
-        // It holds one batch, and there is no other.
+        // The channel has room for one batch, and this is the only one.
         let _ = feed.try_send(items);
         drop(feed);
         self.fetch_fed(catalogue, fed, on_event).await;
     }
 
-    /// As [`Fetcher::fetch`], of files that become known one after the other while others are on
-    /// their way: until the feed has ended and each is verified or given up. The catalogue knows a
-    /// file before the feed does.
+    /// As [`Fetcher::fetch`], for files that become known while others are being fetched. It ends when the feed has
+    /// ended and each file is verified or given up. The catalogue must know a file before the feed has it.
     pub async fn fetch_fed(
         &mut self,
         catalogue: Arc<dyn Catalogue>,
@@ -350,12 +350,12 @@ impl Fetcher {
                 },
                 outcome = self.outcomes.recv() => match outcome {
                     Some(outcome) => self.outcome(outcome, on_event),
-                    // The landing is gone; its last outcome said why.
+                    // The landing is gone; its last outcome gave the reason.
                     None => return,
                 },
                 _ = tick.tick(), if trials.is_some() => if let Some(trials) = &mut trials {
                     self.try_out(trials);
-                    // Only to look at the clock: nothing has changed for the files.
+                    // A timer tick: nothing has changed for the files.
                     continue;
                 },
                 () = self.shared.attention.notified() => self.give_up_hopeless(on_event),
@@ -371,7 +371,7 @@ impl Fetcher {
     }
 
     fn add(&self, items: Vec<Item>) {
-        // Nothing needs to be asked for to have an empty file.
+        // An empty file needs no request.
         let empty: Vec<ItemId> = items.iter().filter(|item| item.size == 0).map(|item| item.id).collect();
         self.shared.dispatcher().add(items);
         for item in empty {
@@ -381,7 +381,7 @@ impl Fetcher {
         self.shared.wake.notify_waiters();
     }
 
-    /// Under a limit of ours there is nothing to find out.
+    /// Under a rate limit of ours there is nothing to find out.
     fn trials(&self) -> Option<Trials> {
         let names = self.shared.host_clocks.iter().map(|clock| clock.name().to_owned()).collect();
         let wanted = self.shared.options.trials && self.shared.rate_limit.is_none();
@@ -402,7 +402,7 @@ impl Fetcher {
         match trials.tick(Instant::now(), &seen) {
             Step::Go => {}
             Step::Hold(Subject::Host(host)) => dispatcher.hold(Some(Hold::Host(host))),
-            // Without a second busy connection nothing is held, and so nothing is ever quiet.
+            // Without a second busy connection nothing is held, and so nothing becomes quiet.
             Step::Hold(Subject::OneConnection(host)) => {
                 let hold = dispatcher.sparable(host).map(Hold::Connection);
                 dispatcher.hold(hold);
@@ -419,12 +419,12 @@ impl Fetcher {
         }
     }
 
-    /// Every host as seen so far.
+    /// State and totals of every host.
     pub fn hosts(&self) -> Vec<HostSeen> {
         self.watch().hosts()
     }
 
-    /// A handle for whoever watches the run from outside of its task.
+    /// A handle for code that watches the run from another task.
     pub fn watch(&self) -> Watch {
         Watch { shared: self.shared.clone() }
     }
@@ -433,7 +433,7 @@ impl Fetcher {
         let now = Instant::now();
         let (Outcome::Verified { item, .. } | Outcome::Mismatch { item, .. } | Outcome::Failed { item, .. }) = outcome;
         if !lock(&self.shared.begun).contains(&item) {
-            // It was given up while this was on its way.
+            // The file was given up meanwhile.
             return;
         }
         match outcome {
@@ -447,7 +447,7 @@ impl Fetcher {
                 lock(&self.shared.begun).remove(&item);
                 on_event(FetchEvent::Verified(item));
                 if !waited_for_room {
-                    // Nobody waits for this: it brings no work.
+                    // A started file without an event needs no attention.
                     return;
                 }
             }
@@ -479,7 +479,7 @@ impl Fetcher {
         let segment = |range: &Range<u64>| Segment { item, start: range.start, end: range.end, size };
         let whole = segment(&(0..size));
         if size == 0 {
-            // The index contradicts itself, and no host can help that.
+            // The index contradicts itself, and no host can change that.
             return Remedy::GiveUp;
         }
         let mut shares: BTreeMap<HostId, u64> = BTreeMap::new();
@@ -488,7 +488,7 @@ impl Fetcher {
         }
         let shares: Vec<(HostId, u64)> = shares.into_iter().collect();
         let mut dispatcher = self.shared.dispatcher();
-        // What an earlier run left is nobody's fault: it is fetched again before anyone is judged.
+        // Bytes of an earlier run are nobody's fault: they are fetched again before any host is blamed.
         let resumed: Vec<Range<u64>> =
             ranges.iter().filter(|range| range.source == RESUMED).map(|range| range.range.clone()).collect();
         if !resumed.is_empty() {
@@ -497,7 +497,7 @@ impl Fetcher {
             return Remedy::Whole;
         }
         if let [(host, bytes)] = shares[..] {
-            // Right bytes of another file: no wrong bytes, but the wrong order.
+            // Right bytes of another file: not wrong bytes, but the wrong order.
             let recent = dispatcher.recently_asked(host);
             if self.shared.is_hash_of(got, &recent) && dispatcher.mixed_up(item, host, bytes, now) {
                 self.shared.landing.retry(item, Retry::Whole);
@@ -506,7 +506,7 @@ impl Fetcher {
             }
         }
         let remedy = dispatcher.mismatch(item, size, &shares, now);
-        // The landing hears of the retry before any connection can be given a part of it.
+        // The landing must know of the retry before any connection can get a part of it.
         match remedy {
             Remedy::Whole => {
                 self.shared.landing.retry(item, Retry::Whole);
@@ -535,7 +535,7 @@ impl Fetcher {
             }
             let begun = lock(&self.shared.begun).contains(&item);
             if !self.shared.landing.abandon(item) && begun {
-                // Its outcome is out, and says more.
+                // The outcome of the file was sent already, and has more information.
                 continue;
             }
             self.abandon(item, Instant::now());
@@ -543,7 +543,7 @@ impl Fetcher {
         }
     }
 
-    /// The file is wanted no more.
+    /// Drops a file that is not wanted any more.
     fn abandon(&self, item: ItemId, now: Instant) {
         self.shared.dispatcher().abandon(item, now);
         lock(&self.shared.begun).remove(&item);

@@ -1,7 +1,7 @@
-//! Writes that go on as they are to what lies below: a socket's, a stream's.
+//! Forwards writes unchanged to the writer below: a socket or a stream.
 
-/// `AsyncWrite` for a type whose bytes go to another writer, which the closure-like second half names.
-/// Writers that are used here take many slices at once, so the type does.
+/// Implements `AsyncWrite` for a type by forwarding to another writer, which the closure-like second half names. All
+/// writers used here accept vectored writes, so the type does too.
 macro_rules! writes_go_to {
     ($type:ty, |$outer:ident| $inner:expr) => {
         impl tokio::io::AsyncWrite for $type {

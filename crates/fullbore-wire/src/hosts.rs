@@ -1,8 +1,8 @@
-//! The mirrors of a run: what each was seen to do, and whether to ask it again.
+//! The mirrors of a run: measurements of each, and whether to ask it again.
 //!
-//! Nothing here is configured by the user beyond the address: rate, round-trip time, requests per
-//! connection, pipelining depth and faults are learned while data flows. A fault belongs to a host,
-//! never to a file; a host with too many is left alone for a while, then for the rest of the run.
+//! The user configures only the address. Rate, round-trip time, requests per connection, pipeline depth and faults are
+//! learned while data flows. A fault counts against a host, never against a file. A host with too many faults is
+//! paused, and then left out for the rest of the run.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -11,70 +11,70 @@ use crate::http1::PIPELINE_DEPTH;
 use crate::signer::Denial;
 use crate::tls::Protocol;
 
-/// Place of a host in the run's list; 0 is the origin.
+/// Index of a host in the run's list; 0 is the origin.
 pub type HostId = u16;
 
-/// Most hosts in one run: a [`HostSet`] is one machine word.
+/// Maximum number of hosts in one run: a [`HostSet`] is one machine word.
 pub const MAX_HOSTS: usize = 64;
 
-/// Faults in a row (wrong bytes, wrong length, error pages) after which a host is left alone for
-/// the rest of the run. A guess: one fault may be an update in progress, three are a habit.
+/// Number of consecutive faults (wrong bytes, wrong length, error pages) after which a host is out for the rest of the
+/// run. A guess: one fault may be an update in progress, three are a habit.
 const STRIKES_UNTIL_BANNED: u32 = 3;
 
-/// The same for the last host that is left. A file that it has wrong is left out by itself, and all others may
-/// be right; so many in a row, and none right, are a login page or a proxy that spoils everything. A guess.
+/// The limit for the last remaining host. Its wrong files are left out one by one, and all others may be right. So many
+/// faults in a row without a right file mean a login page, or a proxy that spoils everything. A guess.
 const STRIKES_UNTIL_BANNED_ALONE: u32 = 100;
 
-/// Answers "not here" in a row, with no file ever delivered, after which a host counts as stale.
+/// Number of consecutive missing files, without any delivered file, after which a host counts as stale.
 const MISSES_UNTIL_STALE: u32 = 24;
 
-/// Failed or cut connections in a row after which a host counts as dead, unless told otherwise. With
-/// the doubling pause this is about 8 s of trying; time to connect comes on top.
+/// Default number of consecutive failed connections after which a host counts as dead. With doubling pauses this is
+/// about 8 s of trying, plus the time to connect.
 pub(crate) const FAILURES_UNTIL_DEAD: u32 = 6;
 
-/// Wrong bytes in this many files, and more than one in [`FILES_PER_WRONG_ONE`], are a habit even
-/// with good files between them: a host may spoil ranges only, or what its cache holds.
+/// A host with wrong bytes in this many files, and in more than one of [`FILES_PER_WRONG_ONE`], has a habit, even with
+/// good files in between. It may spoil only ranges, or only what its cache holds.
 const WRONG_FILES_UNTIL_BANNED: u64 = 3;
 
-/// Time for which all machines of a fleet avoid a host that has sent wrong content too often: a mirror that is half-way
-/// through an update needs minutes. A guess.
+/// Time for which all machines of a fleet avoid a host that was banned for wrong content. A mirror in the middle of an
+/// update needs minutes. A guess.
 const BANNED_BY_ALL_FOR: Duration = Duration::from_secs(300);
 
-/// Good files that outweigh one with wrong bytes. A guess.
+/// Number of good files that outweigh one with wrong bytes. A guess.
 const FILES_PER_WRONG_ONE: u64 = 50;
 
-/// For this long a host may answer nothing but "busy" without telling when it will be ready, and …
+/// Time for which a host may answer nothing but "busy" without a `Retry-After` …
 const BUSY_LIMIT: Duration = Duration::from_secs(20);
 
-/// … for this long when it does (`Retry-After`), before it is left alone for the run. For the last host a pause
-/// as long as this is kept …
+/// … and with one, before it is out for the run. For the last host a pause of up to this length is kept …
 const BUSY_LIMIT_TOLD: Duration = Duration::from_secs(300);
 
-/// … for others a host that asks for more than this is of no use to the run.
+/// … while other hosts that ask for more than this are of no use to the run.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
-/// Of so many connections to a host with a known number of requests per connection, one tries
-/// whether it takes more by now: the known number may stem from a restart of the server.
+/// One in this many connections to a host tests whether it allows more requests than known. The known limit may stem
+/// from a restart of the server.
 const EXPLORE_EVERY: u64 = 16;
 
-/// First pause after a broken connection; doubles up to [`BACK_OFF_MAX`].
+/// First pause after a broken connection; it doubles up to [`BACK_OFF_MAX`].
 const BACK_OFF_FIRST: Duration = Duration::from_millis(250);
 
-/// Requests completed on one connection below which a close by an HTTP/2 server counts as early. A guess: servers are
-/// set to 100 or 1000, and a connection costs about as much as ten requests for small files.
+/// Number of completed requests per connection below which a close by an HTTP/2 server counts as early. A guess:
+/// servers allow 100 or 1000, and a connection costs about as much as ten requests for small files.
 const COMPLETED_PER_CONNECTION_MIN: u64 = 10;
 
-/// Early closes in a row that cost no pause: a server that restarts closes all its connections at once. A guess.
+/// Number of consecutive early closes without a pause: a restart closes all connections at once. A guess.
 const EARLY_CLOSES_FREE: u32 = 8;
 
-/// Longest pause after an early close, which [`BACK_OFF_FIRST`] begins and each further one doubles. Such a host still
-/// delivers, so it is asked more often than a broken one. A guess.
+/// Longest pause after an early close. It starts at [`BACK_OFF_FIRST`] and doubles. Such a host still delivers, so it
+/// is asked more often than a broken one. A guess.
 const EARLY_CLOSE_PAUSE_MAX: Duration = Duration::from_secs(8);
 
-/// Faults of one host kept for the report: the first ones, and the last. A guess at what is read.
+/// Maximum number of faults of one host in the report: the first ones, and the last. A guess at what people read.
 const FAULTS_KEPT: usize = 32;
 
-/// Statuses of which a host's own words are kept, and characters of them. Guesses far above what a host has.
+/// Maximum number of error statuses whose reason phrases are kept, and of characters in a phrase. Guesses far above
+/// real hosts.
 const PHRASES_MAX: usize = 16;
 const PHRASE_CHARS_MAX: usize = 100;
 
@@ -101,7 +101,7 @@ impl HostSet {
         self.0 & (1 << host) != 0
     }
 
-    /// Whether every host of `other` is in this set too.
+    /// Whether this set contains every host of `other`.
     pub fn covers(self, other: HostSet) -> bool {
         other.0 & !self.0 == 0
     }
@@ -117,7 +117,7 @@ impl HostSet {
         self.0 = 0;
     }
 
-    /// The hosts of the set, in order.
+    /// The hosts of the set, in ascending order.
     pub fn iter(self) -> impl Iterator<Item = HostId> {
         (0..MAX_HOSTS as HostId).filter(move |host| self.contains(*host))
     }
@@ -129,48 +129,48 @@ impl HostSet {
 pub enum Fault {
     /// It does not have the file (404, 410, 403).
     Missing(u16),
-    /// An answer that cannot be the file: wrong range, a status of another kind.
+    /// The answer cannot be the file: wrong range, or an unexpected status.
     WrongAnswer(String),
-    /// An answer of another length than the signed index says: another file, an error page.
+    /// The answer's length differs from the signed index: another file, or an error page.
     WrongSize(String),
-    /// A redirect to this address, which is not the same path below another mirror's.
+    /// It redirects to this address, which is not the same path below another base.
     Elsewhere(String),
-    /// The right number of bytes, but not the right ones.
+    /// The number of bytes is right, their hash is wrong.
     WrongBytes,
-    /// An error with this status, and another try would give the same: 401, 501, a captive portal's 511.
+    /// An error with this status that another try would not change: 401, 501, a captive portal's 511.
     Refused(u16),
-    /// It asks for a pause (429, 503) or has some other trouble that may pass
-    /// ([`TRANSIENT_STATUSES`](crate::answer::TRANSIENT_STATUSES)).
+    /// It asks for a pause (429, 503), or has another transient error
+    /// (`TRANSIENT_STATUSES`).
     Busy {
-        /// The status of the answer.
+        /// Status of the answer.
         status: u16,
-        /// What `Retry-After` asked for.
+        /// Pause requested in `Retry-After`, if any.
         retry_after: Option<Duration>,
     },
     /// The connection failed, was reset, or ended in the middle of an answer.
     Broken(String),
-    /// Its certificate is not to be trusted.
+    /// Its certificate is not trusted.
     Untrusted {
         /// What is wrong with it.
         why: String,
-        /// Whether it is that nobody who is trusted vouches for it.
+        /// Whether no trusted authority issued it.
         unknown_issuer: bool,
     },
-    /// Its name may not be looked up.
+    /// Its name must not be looked up.
     Blocked(String),
-    /// It refuses every request: it wants other signatures than it gets.
+    /// It refuses every request, because it wants other signatures.
     Denied(Denial),
-    /// Nothing, or next to nothing, arrived for too long.
+    /// It delivered next to nothing for too long.
     Slow,
     /// It ignores `Range`.
     NoRanges,
-    /// It answered pipelined requests in another order, or is HTTP/1.0.
+    /// It answered pipelined requests in another order, or speaks HTTP/1.0.
     CannotPipeline,
 }
 
 impl Fault {
-    /// Whether the host has something else under the name than the signed index says. Neither a file that is not there
-    /// nor a connection that breaks is that.
+    /// Whether the host has other content under the name than the signed index says. A missing file or a broken
+    /// connection does not count.
     pub fn is_wrong_content(&self) -> bool {
         matches!(self, Fault::WrongBytes | Fault::WrongSize(_))
     }
@@ -201,34 +201,34 @@ impl std::fmt::Display for Fault {
     }
 }
 
-/// Whether a host may be asked now.
+/// Whether a host may be asked at present.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostState {
-    /// Ask it.
+    /// The host may be asked.
     Up,
-    /// Leave it alone until then.
+    /// The host is left alone until this time.
     Paused(Instant),
-    /// Leave it alone for the rest of the run; the reason is for the report.
+    /// The host is out for the rest of the run, for this reason.
     Out(String),
 }
 
-/// A fault as it was seen, for the report.
+/// A recorded fault, for the report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SeenFault {
     /// Time at which the fault was noticed.
     pub at: Instant,
-    /// With which file, where it was about one: its path in the catalogue.
+    /// Path of the file in the catalogue, if the fault is about one.
     pub path: Option<String>,
     /// Description of the fault, for reports.
     pub fault: String,
 }
 
-/// What a fault is about, and how much the run needs its host.
+/// Circumstances of a fault.
 #[derive(Clone, Debug, Default)]
 pub struct Occasion {
-    /// The file, where it was about one.
+    /// Path of the file, if the fault is about one.
     pub path: Option<String>,
-    /// No other host may be asked any more.
+    /// Whether no other host may be asked any more.
     pub alone: bool,
 }
 
@@ -237,37 +237,37 @@ pub struct Occasion {
 pub struct HostTotals {
     /// Number of body bytes received from the host.
     pub received_bytes: u64,
-    /// Body bytes received that were already there or had to be thrown away.
+    /// Number of received body bytes that were present already or had to be discarded.
     pub wasted_bytes: u64,
     /// Number of requests sent to the host.
     pub requests: u64,
     /// Number of connections opened to the host.
     pub connections: u64,
-    /// Files or ranges it was asked for and did not have.
+    /// Number of requested files or ranges that it did not have.
     pub missing: u64,
     /// Number of faults of other kinds.
     pub faults: u64,
-    /// Files that it brought alone and right.
+    /// Number of files that it delivered alone and right.
     pub files: u64,
-    /// Faults in order, missing files too: the first of them, and the last.
+    /// Faults in order, including missing files: the first ones, and the last.
     pub seen_faults: Vec<SeenFault>,
-    /// Work taken from it because others were faster.
+    /// Number of parts taken over from it because others were faster.
     pub hedged: u64,
-    /// Time in which a faster host was idle and this one alone still owed something.
+    /// Time in which a faster host was idle and only this one still owed data.
     pub waited_alone: Duration,
 }
 
-/// What was measured of one mirror: speed, faults, state.
+/// Measurements, faults and state of one mirror.
 #[derive(Clone, Debug)]
 pub struct Host {
-    /// Name for people: host and port.
+    /// Host and port, for people.
     pub name: String,
     /// Totals of the host for the report.
     pub totals: HostTotals,
-    /// What it says behind the statuses of errors, last.
+    /// Its last reason phrases, by error status.
     phrases: BTreeMap<u16, String>,
     state: HostState,
-    /// Why it refuses every request, if it does.
+    /// Reason of its refusals, if it refuses every request.
     denial: Option<Denial>,
     strikes: u32,
     misses: u32,
@@ -275,7 +275,7 @@ pub struct Host {
     failures_until_dead: u32,
     early_closes: u32,
     busy_since: Option<Instant>,
-    /// The pause is one that the host asked for: connections that are open keep it as well.
+    /// Whether the host asked for the pause: open connections observe it as well.
     told_to_wait: bool,
     verified_files: u64,
     wrong_files: u64,
@@ -290,7 +290,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// A host nothing is known about yet.
+    /// Creates a host without measurements.
     pub fn new(name: impl Into<String>) -> Self {
         Host {
             name: name.into(),
@@ -318,12 +318,12 @@ impl Host {
         }
     }
 
-    /// Sets how many failures in a row make it count as dead.
+    /// Sets the number of consecutive failures after which it counts as dead.
     pub(crate) fn dies_after(&mut self, failures: u32) {
         self.failures_until_dead = failures.max(1);
     }
 
-    /// Whether it may be asked at `now`; a pause that is over ends here.
+    /// Whether the host may be asked at `now`. A pause that is over ends here.
     pub fn state(&mut self, now: Instant) -> &HostState {
         if matches!(self.state, HostState::Paused(until) if until <= now) {
             self.state = HostState::Up;
@@ -332,14 +332,14 @@ impl Host {
         &self.state
     }
 
-    /// Whether the host has asked us to leave it alone at present (429, 503 and the like): open
-    /// connections wait as well. After a broken connection the others go on.
+    /// Whether the host itself asked for the present pause (429, 503 and the like). Then open connections wait as well.
+    /// After a broken connection, the other connections continue.
     pub(crate) fn is_told_to_wait(&mut self, now: Instant) -> bool {
         matches!(self.state(now), HostState::Paused(_)) && self.told_to_wait
     }
 
-    /// How long every machine of a fleet is to leave the host alone: it has asked for a pause, or was banned for wrong
-    /// content. What only this machine saw of it, such as a broken connection, counts for this machine alone.
+    /// How long every machine of a fleet should avoid the host: it asked for a pause, or was banned for wrong content.
+    /// Faults that may concern only this machine, such as a broken connection, do not count.
     pub(crate) fn is_to_be_avoided_for(&mut self, now: Instant) -> Option<Duration> {
         let (was_banned, told_to_wait) = (self.wrong_files >= WRONG_FILES_UNTIL_BANNED, self.told_to_wait);
         match (self.state(now), told_to_wait) {
@@ -349,12 +349,12 @@ impl Host {
         }
     }
 
-    /// Whether it is out for the rest of the run.
+    /// Whether the host is out for the rest of the run.
     pub fn is_out(&self) -> bool {
         matches!(self.state, HostState::Out(_))
     }
 
-    /// Whether it is neither paused at `now` nor out.
+    /// Whether the host is neither paused at `now` nor out.
     pub(crate) fn is_up(&self, now: Instant) -> bool {
         match self.state {
             HostState::Up => true,
@@ -363,12 +363,12 @@ impl Host {
         }
     }
 
-    /// Whether its last connections failed, two times or more, and nothing came since.
+    /// Whether its last two or more connections failed, and nothing was delivered since.
     pub(crate) fn is_failing(&self) -> bool {
         self.failures >= 2
     }
 
-    /// Why it is out, if it is.
+    /// Why the host is out, if it is.
     pub(crate) fn out_reason(&self) -> Option<&str> {
         match &self.state {
             HostState::Out(reason) => Some(reason),
@@ -376,23 +376,23 @@ impl Host {
         }
     }
 
-    /// Why it refuses every request, if it does.
+    /// Why the host refuses every request, if it does.
     pub(crate) fn denial(&self) -> Option<&Denial> {
         self.denial.as_ref()
     }
 
-    /// Requests that may be unanswered on one connection.
+    /// Maximum number of unanswered requests on one connection.
     pub fn depth(&self) -> usize {
         if self.pipelines { PIPELINE_DEPTH } else { 1 }
     }
 
-    /// Requests it answers on one connection, where that was seen.
+    /// Observed number of requests that the host allows per connection; `u64::MAX` if none was observed.
     pub fn requests_per_connection(&self) -> u64 {
         self.requests_per_connection.unwrap_or(u64::MAX)
     }
 
-    /// Requests that the connection now opened may be given: what was learned, now and then twice
-    /// as much.
+    /// Limit of requests for the connection now opened, if there is one: the learned number, and twice as many now and
+    /// then.
     pub(crate) fn requests_on_next_connection(&self) -> Option<u64> {
         let explores = self.totals.connections % EXPLORE_EVERY == EXPLORE_EVERY - 1;
         explores.then(|| self.requests_per_connection().saturating_mul(2))
@@ -403,18 +403,18 @@ impl Host {
         self.connection_rate
     }
 
-    /// What the last connection brought at least, in bytes per second, however short it was in use.
+    /// Lower bound of the last connection's rate, in bytes per second, however short its use.
     pub(crate) fn least_rate(&self) -> Option<f64> {
         self.least_rate
     }
 
-    /// Notes the rate at which a connection ended, and what it had brought at least.
+    /// Records the final rate of a connection, and a lower bound of it.
     pub(crate) fn saw_connection_rate(&mut self, bytes_per_s: Option<f64>, at_least: Option<f64>) {
         self.connection_rate = bytes_per_s.or(self.connection_rate);
         self.least_rate = at_least.or(self.least_rate);
     }
 
-    /// Whether it answers `Range` with 206.
+    /// Whether the host answers `Range` with 206.
     pub(crate) fn answers_ranges(&self) -> bool {
         self.ranges
     }
@@ -424,29 +424,29 @@ impl Host {
         self.rtt.unwrap_or(Duration::from_millis(50))
     }
 
-    /// Smallest round-trip time seen, if one was.
+    /// Smallest round-trip time seen, if any.
     pub(crate) fn measured_rtt(&self) -> Option<Duration> {
         self.rtt
     }
 
-    /// What its last connection spoke, if there was one.
+    /// Protocol of the last connection, if there was one.
     pub fn protocol(&self) -> Option<Protocol> {
         self.protocol
     }
 
-    /// Notes the words of an answer behind its status.
+    /// Records the reason phrase of an error status.
     pub(crate) fn said(&mut self, status: u16, phrase: &str) {
         if self.phrases.len() < PHRASES_MAX || self.phrases.contains_key(&status) {
             self.phrases.insert(status, phrase.chars().take(PHRASE_CHARS_MAX).collect());
         }
     }
 
-    /// Its words behind the statuses of errors.
+    /// The host's reason phrases, by error status.
     pub(crate) fn phrases(&self) -> &BTreeMap<u16, String> {
         &self.phrases
     }
 
-    /// Notes what a connection speaks.
+    /// Records the protocol of a connection.
     pub(crate) fn saw_protocol(&mut self, protocol: Protocol) {
         self.protocol = Some(protocol);
     }
@@ -458,22 +458,23 @@ impl Host {
         }
     }
 
-    /// A clean close by the server after `answers` answers: normal, and the length of the next
-    /// connection. The last observation counts.
+    /// Records a clean close by the server after `answers` answers. That is normal, and limits the next connection; the
+    /// last observation counts.
     pub(crate) fn closed_after(&mut self, answers: u64) {
         if answers >= 1 {
             self.requests_per_connection = Some(answers);
         }
     }
 
-    /// A clean close by the server after `completed` requests were answered as asked. Over HTTP/2, early closes in a
-    /// row cost a growing pause. Over HTTP/1 a server may well be set to one request per connection.
+    /// Records a clean close by the server after `completed` requests were answered as requested. With HTTP/2,
+    /// consecutive early closes cause a growing pause. With HTTP/1, a server may be configured for one request per
+    /// connection.
     pub(crate) fn completed_before_close(&mut self, completed: u64, now: Instant) {
         if completed >= COMPLETED_PER_CONNECTION_MIN || self.protocol != Some(Protocol::Http2) {
             self.early_closes = 0;
             return;
         }
-        // What closes during a pause is the same incident, as with failures.
+        // A close during a pause belongs to the same incident, as with failures.
         if *self.state(now) != HostState::Up {
             return;
         }
@@ -484,7 +485,7 @@ impl Host {
         }
     }
 
-    /// A file (or range) came as asked.
+    /// Records a file or range that was delivered as requested.
     pub fn delivered(&mut self) {
         self.delivered = true;
         self.misses = 0;
@@ -492,18 +493,18 @@ impl Host {
         self.busy_since = None;
     }
 
-    /// A file verified to which this host brought right bytes.
+    /// Records a verified file with right bytes of this host.
     pub fn verified(&mut self) {
         self.strikes = 0;
         self.verified_files += 1;
     }
 
-    /// Notes a fault of one host among others that is about no file in particular.
+    /// Records a fault that is about no file in particular, of one host among others.
     pub fn fault(&mut self, fault: &Fault, now: Instant) {
         self.fault_on(fault, Occasion::default(), now);
     }
 
-    /// Notes a fault and decides on the host's standing.
+    /// Records a fault and updates the host's state.
     pub(crate) fn fault_on(&mut self, fault: &Fault, occasion: Occasion, now: Instant) {
         let Occasion { path, alone } = occasion;
         self.saw(fault, path, now);
@@ -538,7 +539,7 @@ impl Host {
                     Some(told) if *told > RETRY_AFTER_MAX && !alone || busy_for + *told > BUSY_LIMIT_TOLD => {
                         self.out(format!("{fault}, busy for {} s so far", busy_for.as_secs()));
                     }
-                    // Without any pause there would be nothing but questions.
+                    // Without any pause, requests would never stop.
                     Some(told) => self.pause((*told).max(BACK_OFF_FIRST), now),
                     None if busy_for >= BUSY_LIMIT => {
                         self.out(format!("nothing else for {} s: {fault}", BUSY_LIMIT.as_secs()));
@@ -562,13 +563,13 @@ impl Host {
         }
     }
 
-    /// Keeps a fault for the report, whatever follows from it.
+    /// Keeps a fault for the report, without any consequence.
     pub fn saw(&mut self, fault: &Fault, path: Option<String>, now: Instant) {
         if self.totals.seen_faults.len() == FAULTS_KEPT {
             self.totals.seen_faults.pop();
         }
         let about = path.as_ref().map(|path| format!(" {path}:")).unwrap_or_default();
-        // Runs tell of it as an event.
+        // Runs report it as an event.
         tracing::debug!("{}:{about} {fault}", self.name);
         self.totals.seen_faults.push(SeenFault { at: now, path, fault: fault.to_string() });
         match fault {
@@ -577,13 +578,13 @@ impl Host {
         }
     }
 
-    /// Leaves it alone for the rest of the run.
+    /// Sets the host out for the rest of the run.
     pub fn give_up(&mut self, fault: &Fault) {
         self.out(fault.to_string());
     }
 
-    /// One failure more, and a longer pause. What fails during a pause is the same incident: the
-    /// other connections of a host that went down.
+    /// Counts a failure, with a longer pause. Failures during a pause belong to the same incident: other connections to
+    /// a host that went down.
     fn failed(&mut self, now: Instant) {
         if matches!(self.state(now), HostState::Up) {
             let pause = (BACK_OFF_FIRST * 2u32.pow(self.failures.min(8))).min(BACK_OFF_MAX);
@@ -592,7 +593,7 @@ impl Host {
         }
     }
 
-    /// Leaves the host alone for so long from now, or for longer if that was decided before.
+    /// Pauses the host for this time from now on, or for longer if that was decided before.
     fn pause(&mut self, pause: Duration, now: Instant) {
         let until = now + pause;
         match &mut self.state {

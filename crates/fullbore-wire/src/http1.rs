@@ -1,13 +1,12 @@
 //! A pipelined HTTP/1.1 client as a state machine without I/O (RFC 9112).
 //!
-//! Requests go in with a tag of the caller's choice and come out as bytes of
-//! [`Outgoing`]; received bytes go in and come out as [`Event`]s, one by one, in
-//! the order of the requests. Body data is split off the caller's read buffer,
+//! Requests go in with a tag of the caller's choice, and come out as bytes of [`Outgoing`]. Received bytes go in, and
+//! come out as [`Event`]s one by one, in the order of the requests. Body data is split off the caller's read buffer,
 //! never copied. There is no clock here: the caller times progress.
 //!
-//! An answer belongs to the oldest unanswered request *by position only*; that it
-//! holds the right file is for the hash to say (servers have answered pipelined
-//! requests out of order). After any error the connection is of no further use.
+//! An answer belongs to the oldest unanswered request *by position only*. Only its hash shows whether it is the right
+//! file, because servers have answered pipelined requests out of order. After any error the connection is of no further
+//! use.
 
 mod body;
 mod outgoing;
@@ -20,33 +19,34 @@ pub use response::{AcceptRanges, ResponseHead, Version};
 
 use body::ChunkedBody;
 use bytes::{Bytes, BytesMut};
+use fullbore_engine::units;
 use response::{Framing, ParsedHead};
 use std::collections::VecDeque;
 
-/// Requests on one connection before the first answer. 99 because Apache, by
-/// default, closes a connection after 100 requests.
+/// Default maximum number of requests on one connection before the first answer. 99 because Apache, by default, closes
+/// a connection after 100 requests.
 pub const PIPELINE_DEPTH: usize = 99;
 
-/// Bytes of one response head, status line included. Apache and nginx limit what
-/// they take to 8 KiB per line; 32 KiB leaves room for chatty CDNs.
+/// Maximum size of a response head in bytes, status line included. Apache and nginx limit request lines to 8 KiB; 32
+/// KiB leaves room for chatty CDNs.
 pub(crate) const HEAD_BYTES_MAX: usize = 32 * 1024;
 
-/// Header fields of one response head. CDNs in front of Debian mirrors send about
-/// 25; 100 is what Apache accepts (`LimitRequestFields`).
+/// Maximum number of header fields in a response head. CDNs in front of Debian mirrors send about 25; 100 is what
+/// Apache accepts (`LimitRequestFields`).
 pub(crate) const HEADERS_MAX: usize = 100;
 
-/// Interim (1xx) answers before the final one. We never ask for any; a guess that
-/// tolerates early hints and proxies that say 100 or 102 unasked.
+/// Maximum number of interim (1xx) answers before the final one. We never ask for any. A guess that tolerates early
+/// hints, and proxies that send 100 or 102 unasked.
 pub(crate) const INFORMATIONAL_MAX: usize = 8;
 
-/// The bounds of one connection; `default()` takes the constants of this module.
+/// Limits of one connection; `default()` uses the constants of this module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Requests that may be in flight at once.
+    /// Maximum number of requests in flight.
     pub requests_in_flight: usize,
-    /// Bytes of one response head. At most [`HEAD_BYTES_MAX`] is sensible.
+    /// Maximum size of a response head, in bytes. At most `HEAD_BYTES_MAX` is sensible.
     pub head_bytes: usize,
-    /// Interim answers before a final one.
+    /// Maximum number of interim answers before a final one.
     pub informational: usize,
 }
 
@@ -57,7 +57,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The default bounds with another pipeline depth; 1 means no pipelining.
+    /// The default limits with another pipeline depth; 1 means no pipelining.
     pub fn with_depth(requests_in_flight: usize) -> Self {
         Self { requests_in_flight: requests_in_flight.max(1), ..Self::default() }
     }
@@ -68,105 +68,105 @@ impl Limits {
 pub enum Event {
     /// The final status line and header fields of the answer to `tag`.
     Head {
-        /// The request this answers.
+        /// Tag of the answered request.
         tag: u64,
         /// The parsed head.
         head: Box<ResponseHead>,
     },
     /// A piece of the body, never empty, in order, transfer coding removed.
     Body {
-        /// The request this answers.
+        /// Tag of the answered request.
         tag: u64,
-        /// The bytes, shared with the buffer they were read into.
+        /// The bytes, shared with the caller's read buffer.
         data: Bytes,
     },
     /// The answer is complete.
     End {
-        /// The request this answered.
+        /// Tag of the answered request.
         tag: u64,
-        /// Whether further answers can come. When false, close the connection and
-        /// ask for [`Http1::unanswered`] again elsewhere: that is no fault of the host.
+        /// Whether further answers can follow. If false, close the connection and request [`Http1::unanswered`] again
+        /// elsewhere: that is no fault of the host.
         keep_alive: bool,
     },
 }
 
-/// What can be wrong with the bytes of a connection.
+/// A violation of HTTP/1.1 or a limit in the received bytes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Http1Error {
     /// The head is longer than [`Limits::head_bytes`].
-    #[error("response head is longer than {limit} bytes")]
+    #[error("response head is longer than {}", units::bytes(*limit as u64))]
     HeadTooLong {
-        /// The bound.
+        /// The limit, in bytes.
         limit: usize,
     },
-    /// More than [`HEADERS_MAX`] header fields.
+    /// There are more than `HEADERS_MAX` header fields.
     #[error("response head has more than {limit} header fields")]
     TooManyHeaders {
-        /// The bound.
+        /// The maximum number of fields.
         limit: usize,
     },
-    /// Not a response head; the text is the parser's.
+    /// The bytes are not a response head.
     #[error("malformed response head: {reason}")]
     BadHead {
-        /// What the parser objects to.
+        /// The parser's objection.
         reason: String,
     },
-    /// More interim answers than [`Limits::informational`].
+    /// There are more interim answers than [`Limits::informational`].
     #[error("more than {limit} interim (1xx) answers")]
     TooManyInformational {
-        /// The bound.
+        /// The maximum number of interim answers.
         limit: usize,
     },
-    /// `101 Switching Protocols`, for which we never ask.
+    /// The answer is `101 Switching Protocols`, for which we never ask.
     #[error("server switched protocols unasked (101)")]
     UnexpectedUpgrade,
-    /// Content-Length is no number, or several differ (RFC 9112, 6.3 rule 5).
+    /// Content-Length is not a number, or several differ (RFC 9112, 6.3 rule 5).
     #[error("invalid or contradictory Content-Length: {value:?}")]
     BadContentLength {
-        /// The field as received.
+        /// Value of the field as received.
         value: String,
     },
-    /// A transfer coding other than one single `chunked`, or any in HTTP/1.0.
+    /// The transfer coding is not a single `chunked`, or HTTP/1.0 has one.
     #[error("transfer coding not acceptable: {value:?}")]
     BadTransferEncoding {
-        /// The field as received.
+        /// Value of the field as received.
         value: String,
     },
-    /// A chunk's size line, end or trailer breaks RFC 9112, 7.1.
+    /// A chunk's size line, end or trailer violates RFC 9112, 7.1.
     #[error("malformed chunked body: {reason}")]
     BadChunk {
-        /// What is wrong.
+        /// The violated rule, as a clause.
         reason: &'static str,
     },
-    /// Bytes came although no request waits for an answer.
+    /// Bytes arrived although no request waits for an answer.
     #[error("{bytes} B received that answer no request")]
     UnexpectedBytes {
-        /// How many are in the buffer.
+        /// Number of these bytes.
         bytes: usize,
     },
     /// The connection ended inside a body.
     #[error("connection closed inside a body{}", missing.map_or(String::new(), |n| format!(", {n} B missing")))]
     TruncatedBody {
-        /// The request concerned.
+        /// Tag of the request.
         tag: u64,
-        /// Bytes that were still to come, if the length was known.
+        /// Number of missing bytes, if the length was known.
         missing: Option<u64>,
     },
     /// The connection ended inside a response head.
     #[error("connection closed inside a response head, after {bytes} B of it")]
     TruncatedHead {
-        /// The request concerned.
+        /// Tag of the request.
         tag: u64,
-        /// Bytes of the head that did come.
+        /// Number of bytes of the head that arrived.
         bytes: usize,
     },
-    /// The connection failed before; nothing can be received any more.
+    /// The connection failed before; nothing more can be received.
     #[error("connection already failed")]
     Failed,
 }
 
-/// One connection, seen from the client.
+/// The client's end of one connection.
 ///
 /// ```
 /// use bytes::BytesMut;
@@ -185,17 +185,17 @@ pub enum Http1Error {
 pub struct Http1 {
     limits: Limits,
     outgoing: Outgoing,
-    /// Oldest first. The front one is being answered when `receiving` is a body.
+    /// Requests in flight, oldest first. The first is being answered while `receiving` is a body.
     in_flight: VecDeque<PendingRequest>,
     sending: Option<Sending>,
     receiving: Receiving,
-    /// From the head being answered: may the connection be used afterwards?
+    /// Whether the connection may be used after the present answer, by its head.
     persistent: bool,
     informational: usize,
-    /// Bytes of an incomplete head in the caller's buffer, already looked at.
+    /// Bytes of an incomplete head in the caller's buffer that were searched already.
     head_seen: usize,
     answered: u64,
-    /// The last final head as it came, if heads are to be kept.
+    /// The last final head as received, if heads are kept.
     kept_head: Option<Bytes>,
     keeps_heads: bool,
 }
@@ -206,29 +206,29 @@ struct PendingRequest {
     method: Method,
 }
 
-/// The request body that is being streamed out.
+/// A request body that is being sent.
 #[derive(Debug)]
 struct Sending {
     tag: u64,
-    /// Bytes still promised by Content-Length; `None`: chunked.
+    /// Bytes still due by Content-Length; `None`: chunked.
     remaining: Option<u64>,
 }
 
 #[derive(Debug)]
 enum Receiving {
     Head,
-    /// This many bytes until the answer's end; 0 for answers without a body.
+    /// Number of bytes to the end of the answer; 0 for answers without a body.
     Length(u64),
     Chunked(ChunkedBody),
     UntilClose,
-    /// After a successful CONNECT: bytes are no longer ours.
+    /// After a successful CONNECT: further bytes are not HTTP.
     Tunnel,
     Closed,
     Failed,
 }
 
 impl Http1 {
-    /// Makes the state of a fresh connection.
+    /// Creates the state of a fresh connection.
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -245,18 +245,18 @@ impl Http1 {
         }
     }
 
-    /// Keeps the bytes of each final head for [`Http1::take_head`]: for a log of what went over the wire.
+    /// Keeps the bytes of each final head for [`Http1::take_head`], for a log of heads.
     pub(crate) fn keep_heads(&mut self) {
         self.keeps_heads = true;
     }
 
-    /// The bytes of the head of the last [`Event::Head`].
+    /// Returns the bytes of the head of the last [`Event::Head`].
     pub(crate) fn take_head(&mut self) -> Option<Bytes> {
         self.kept_head.take()
     }
 
-    /// Queues a request. With a body, the caller goes on with [`body`](Self::body)
-    /// and [`body_end`](Self::body_end) before the next request.
+    /// Queues a request. With a body, the caller continues with [`body`](Self::body) and [`body_end`](Self::body_end)
+    /// before the next request.
     ///
     /// # Errors
     /// [`RequestError::Closing`] if the connection takes no more requests; [`RequestError::BodyOpen`] before
@@ -282,8 +282,7 @@ impl Http1 {
         Ok(())
     }
 
-    /// Queues a piece of the open request body. The caller bounds what it queues by
-    /// looking at [`Outgoing::len`].
+    /// Queues a piece of the open request body. The caller must bound the queue by means of [`Outgoing::len`].
     ///
     /// # Errors
     /// [`RequestError::NoBodyOpen`] if the open body belongs to another request; [`RequestError::BodyTooLong`] beyond
@@ -337,8 +336,8 @@ impl Http1 {
         &mut self.outgoing
     }
 
-    /// Takes what it can from `input` and gives the next event; `None`: read more.
-    /// Unconsumed bytes stay in `input`, at most [`Limits::head_bytes`] of them.
+    /// Parses the start of `input` and returns the next event; `None` if more bytes are needed. Unconsumed bytes stay
+    /// in `input`, at most [`Limits::head_bytes`] of them.
     ///
     /// # Errors
     /// An [`Http1Error`] if the bytes break HTTP/1.1 (RFC 9112) or a limit of [`Limits`]. Each later call fails, too.
@@ -350,10 +349,9 @@ impl Http1 {
         event
     }
 
-    /// Says that the peer closed its direction, once `receive` has given `None`.
-    /// A close between answers is clean (`Ok(None)`; see [`unanswered`](Self::unanswered)),
-    /// and it ends a body that has no other end. That body may have been cut:
-    /// only size and hash tell.
+    /// Reports that the peer closed its direction, once `receive` has returned `None`. A close between answers is clean
+    /// (`Ok(None)`; see [`unanswered`](Self::unanswered)). It also ends a body without a declared length, which may
+    /// have been cut: only size and hash tell.
     ///
     /// # Errors
     /// [`Http1Error::TruncatedHead`] or [`Http1Error::TruncatedBody`] if an answer is incomplete;
@@ -378,13 +376,13 @@ impl Http1 {
         event
     }
 
-    /// Requests that wait for the end of their answer, the one being answered included.
+    /// Number of requests without a complete answer, including the one being answered.
     pub fn in_flight(&self) -> usize {
         self.in_flight.len()
     }
 
-    /// Tags of the requests whose answer has not begun, oldest first. After a clean
-    /// close these are asked again elsewhere, without a strike against the host.
+    /// Tags of the requests whose answer has not begun, oldest first. After a clean close they are requested again
+    /// elsewhere, without a strike against the host.
     pub fn unanswered(&self) -> impl Iterator<Item = u64> + '_ {
         let begun = usize::from(self.answering().is_some());
         self.in_flight.iter().skip(begun).map(|asked| asked.tag)
@@ -400,7 +398,7 @@ impl Http1 {
         }
     }
 
-    /// How many requests may be queued now; 0 while a request body is open.
+    /// Number of requests that may be queued now; 0 while a request body is open.
     pub fn free_slots(&self) -> usize {
         if self.is_closing() || self.sending.is_some() {
             return 0;
@@ -408,7 +406,7 @@ impl Http1 {
         self.limits.requests_in_flight.saturating_sub(self.in_flight.len())
     }
 
-    /// Changes how many requests may be in flight (1 after permuted answers or HTTP/1.0).
+    /// Changes the maximum number of requests in flight (1 after permuted answers or HTTP/1.0).
     pub(crate) fn set_depth(&mut self, requests_in_flight: usize) {
         self.limits.requests_in_flight = requests_in_flight.max(1);
     }
@@ -418,7 +416,7 @@ impl Http1 {
         !self.persistent || matches!(self.receiving, Receiving::Closed | Receiving::Failed | Receiving::Tunnel)
     }
 
-    /// Complete answers so far: the number to learn when the server closes.
+    /// Number of complete answers: what to learn when the server closes.
     pub fn answered(&self) -> u64 {
         self.answered
     }
@@ -458,8 +456,8 @@ impl Http1 {
             let Some(&asked) = self.in_flight.front() else {
                 return Err(Http1Error::UnexpectedBytes { bytes: input.len() });
             };
-            // A head that drips in is parsed again only when another line is complete,
-            // so that the work stays proportional to lines, not to reads.
+            // A head that drips in is parsed again only when another line is complete, so that the work is proportional
+            // to lines, not to reads.
             if self.head_seen <= input.len() && !input[self.head_seen..].contains(&b'\n') {
                 self.head_seen = input.len();
                 if input.len() >= self.limits.head_bytes {
@@ -510,8 +508,8 @@ impl Http1 {
 
     fn end_answer(&mut self) -> Event {
         let asked = self.in_flight.pop_front().expect("an answer is received only while its request is in flight");
-        // Answered before the request's body was out (a refusal): the server may or may
-        // not read the rest, so the connection's framing is no longer certain.
+        // Answered before the request's body was sent (a refusal). The server may or may not read the rest, so the
+        // connection's framing is uncertain.
         if self.sending.take_if(|sending| sending.tag == asked.tag).is_some() {
             self.persistent = false;
         }
@@ -521,7 +519,7 @@ impl Http1 {
     }
 }
 
-/// Splits at most `limit` bytes off, without copying.
+/// Splits off at most `limit` bytes without copying; `None` if there are none.
 fn take_body(input: &mut BytesMut, limit: u64) -> Option<Bytes> {
     if input.is_empty() {
         return None;

@@ -1,10 +1,9 @@
-//! HTTP/2 as a client: many requests on one connection, each with its own flow control.
+//! An HTTP/2 client: many requests on one connection, each with its own flow control.
 //!
-//! The h2 crate speaks the protocol; this file gives it windows for long fat links, says
-//! requests and answers in the words of [`crate::http1`], and sorts errors by what they mean
-//! for a file: not answered (ask again, no fault of the host), or failed. Received bytes are
-//! given back to the windows by the caller, when they have landed, so that a slow disk
-//! slows the server down and memory stays bounded by the windows.
+//! The h2 crate implements the protocol. This module sets windows for long fat links, converts requests and answers to
+//! the types of [`crate::http1`], and classifies errors by their meaning for a file: not answered (ask again, no fault
+//! of the host), or failed. The caller returns received bytes to the windows when they have landed. So a slow disk
+//! slows the server down, and the windows bound the memory.
 
 mod frames;
 
@@ -27,30 +26,29 @@ use crate::http1::{
 };
 use crate::url::Scheme;
 
-/// Bytes a server may send on one stream before we give them back. The protocol's default of
-/// 64 KiB caps a stream at 0.65 MB/s over 100 ms; 16 MiB allow 1 Gbit/s over 134 ms.
+/// Maximum number of bytes that a server may send on one stream before we return them. The protocol's default of 64 KiB
+/// caps a stream at 0.65 MB/s over 100 ms; 16 MiB allow 1 Gbit/s over 134 ms.
 pub(crate) const STREAM_WINDOW_BYTES: u32 = 16 << 20;
 
-/// The same for all streams of the connection together. Equal to the stream's, so that one large
-/// file can fill the path and a connection never holds more than this in memory.
+/// The same for all streams of the connection together. Equal to a stream's window, so that one large file can fill the
+/// path, and a connection never holds more than this in memory.
 pub(crate) const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 
-/// Largest frame we take. h2 holds a frame back until it is complete, so this is latency
-/// and memory as well; 256 KiB is the size of the chunks that travel on. Common servers
-/// send 8 to 16 KiB whatever is allowed.
+/// Largest accepted frame, in bytes. h2 holds a frame back until it is complete, so this is latency and memory as well;
+/// 256 KiB is the size of the chunks that are passed on. Common servers send 8 to 16 KiB whatever is allowed.
 pub(crate) const FRAME_BYTES: u32 = 256 << 10;
 
-/// Streams to open before the server's settings are known, one round trip at most. The
-/// smallest limit seen is lighttpd's 8 (nginx 128, Apache 100).
+/// Maximum number of streams before the server's settings are known, one round trip at most. The smallest limit seen is
+/// lighttpd's 8 (nginx 128, Apache 100).
 const STREAMS_BEFORE_SETTINGS: usize = 8;
 
-/// Streams we reset whose late frames are ignored instead of being an error. As many as
-/// one server lets run at once, doubled: a whole connection's files may be hedged away.
+/// Number of reset streams whose late frames are ignored instead of being an error. Twice the number of streams that
+/// one server allows: hedging may take away all files of a connection.
 const RESET_STREAMS: usize = 256;
 
-/// One connection. Clones share it; each of them opens streams.
+/// One connection. Clones share it, and each can open streams.
 ///
-/// When all clones, answers and bodies are gone the driver says goodbye (GOAWAY) and ends.
+/// When all clones, answers and bodies are gone, the driver sends GOAWAY and ends.
 #[derive(Clone)]
 pub(crate) struct Http2 {
     sender: SendRequest<Bytes>,
@@ -58,8 +56,8 @@ pub(crate) struct Http2 {
     requests: Requests,
 }
 
-/// Moves the connection's frames. Nothing happens unless it is polled: spawn it. It ends with `Ok`
-/// when either side closed in good order.
+/// Moves the connection's frames. It must be polled, so spawn it. It ends with `Ok` when either side closed in good
+/// order.
 #[must_use = "the connection stands still unless this is spawned"]
 pub(crate) struct Driver<S: AsyncRead + AsyncWrite + Unpin> {
     connection: Connection<Metered<S>, Bytes>,
@@ -71,7 +69,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Future for Driver<S> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let ended = ready!(Pin::new(&mut self.connection).poll(cx));
         Poll::Ready(ended.map_err(Http2Error::of).or_else(|error| match error {
-            // The server said goodbye in good order; what it left unanswered has been told.
+            // The server said goodbye in good order; its unanswered requests were reported already.
             Http2Error::GoneAway { reason: Reason::NO_ERROR } => Ok(()),
             other => Err(other),
         }))
@@ -79,10 +77,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Future for Driver<S> {
 }
 
 impl Http2 {
-    /// Says hello on a connection that speaks HTTP/2, without waiting for the answer.
+    /// Sends the preface on a connection that speaks HTTP/2, without waiting for the answer.
     ///
     /// # Errors
-    /// [`Http2Error::Io`].
+    /// [`Http2Error::Io`] if the preface cannot be written; other variants as h2 reports them.
     pub(crate) async fn start<S>(stream: S, scheme: Scheme) -> Result<(Http2, Driver<S>), Http2Error>
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -102,24 +100,24 @@ impl Http2 {
         Ok((Http2 { sender, scheme, requests }, Driver { connection }))
     }
 
-    /// Waits until the request last sent by this handle has a stream: the server's limit on
-    /// streams is what makes it wait.
+    /// Waits until the last request of this handle has a stream. The server's limit on streams delays it.
     ///
     /// # Errors
-    /// [`Http2Error::GoneAway`] when the server takes no more; the connection's end otherwise.
+    /// [`Http2Error::GoneAway`] if the server accepts no more requests; [`Http2Error::Io`] or [`Http2Error::Protocol`]
+    /// if the connection has failed.
     pub(crate) async fn ready(&mut self) -> Result<(), Http2Error> {
         poll_fn(|cx| self.poll_ready(cx)).await
     }
 
-    /// [`Http2::ready`] for those who poll.
+    /// [`Http2::ready`] for pollers.
     ///
     /// # Errors
-    /// As `ready`.
+    /// As [`Http2::ready`].
     pub(crate) fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Http2Error>> {
         self.sender.poll_ready(cx).map_err(Http2Error::of)
     }
 
-    /// How many streams the server lets run at once, as far as is known.
+    /// Number of streams that the server allows at once, as far as is known.
     #[must_use]
     pub(crate) fn streams_allowed(&self) -> usize {
         self.sender.current_max_send_streams()
@@ -128,7 +126,7 @@ impl Http2 {
     /// Sends a request without a body. Call [`Http2::ready`] first.
     ///
     /// # Errors
-    /// [`Http2Error::Request`] for what cannot be said in HTTP; otherwise as `ready`.
+    /// [`Http2Error::Request`] if the head cannot be expressed in HTTP/2; otherwise as [`Http2::ready`].
     pub(crate) fn send(&mut self, request: &RequestHead) -> Result<Http2Response, Http2Error> {
         let (response, _) = self.open(request, BodyLength::None)?;
         Ok(response)
@@ -141,7 +139,7 @@ impl Http2 {
     ) -> Result<(Http2Response, SendStream<Bytes>), Http2Error> {
         let head = to_http(request, self.scheme, body)?;
         let ends = body == BodyLength::None;
-        // First, so that no answer overtakes it.
+        // Count first, so that no answer overtakes it.
         self.requests.one_more();
         let (response, stream) = self.sender.send_request(head, ends).map_err(Http2Error::of)?;
         Ok((Http2Response { response, informational: 0 }, stream))
@@ -154,11 +152,11 @@ impl fmt::Debug for Http2 {
     }
 }
 
-/// The answer to a request, to be awaited. Dropping it cancels the stream.
+/// A future answer. Dropping it cancels the stream.
 #[derive(Debug)]
 pub(crate) struct Http2Response {
     response: ResponseFuture,
-    /// Interim heads so far.
+    /// Number of interim heads so far.
     informational: usize,
 }
 
@@ -181,94 +179,94 @@ impl Future for Http2Response {
     }
 }
 
-/// The body of an answer. Dropping it before its end cancels the stream, which costs the
-/// connection nothing.
+/// The body of an answer. Dropping it before its end cancels the stream, at no cost for the connection.
 #[derive(Debug)]
 pub(crate) struct Http2Body {
     stream: RecvStream,
 }
 
 impl Http2Body {
-    /// The next bytes; `None` is the end, and the length is then what Content-Length said. Every
-    /// byte must go back to the windows through [`Release`], or the server stops sending.
+    /// Returns the next bytes; `None` at the end, where the length equals Content-Length. The caller must return every
+    /// byte through [`Release`], or the server stops sending.
     ///
     /// # Errors
-    /// The stream's: cut off, reset, or not as long as was announced.
+    /// [`Http2Error::Reset`] if the server cut the stream off; [`Http2Error::Protocol`] if the length differs from the
+    /// announced one; otherwise the error of the connection.
     pub(crate) async fn chunk(&mut self) -> Result<Option<Bytes>, Http2Error> {
         poll_fn(|cx| self.poll_chunk(cx)).await
     }
 
-    /// [`Http2Body::chunk`] for those who poll.
+    /// [`Http2Body::chunk`] for pollers.
     ///
     /// # Errors
-    /// As `chunk`.
+    /// As [`Http2Body::chunk`].
     pub(crate) fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Http2Error>> {
         self.stream.poll_data(cx).map(|data| data.transpose().map_err(Http2Error::of))
     }
 
-    /// A handle to give bytes back, which may travel with them to where they land.
+    /// A handle for returning bytes, which may travel with them to the landing.
     #[must_use]
     pub(crate) fn release(&mut self) -> Release {
         Release { flow: self.stream.flow_control().clone() }
     }
 }
 
-/// Gives received bytes back to the stream's and the connection's window. Dropping the body and all of
-/// these gives back to the connection whatever is still owed.
+/// Returns received bytes to the windows of the stream and the connection. Dropping the body and all its handles
+/// returns the rest to the connection.
 #[derive(Debug, Clone)]
 pub(crate) struct Release {
     flow: FlowControl,
 }
 
 impl Release {
-    /// Gives `bytes` back. More than was received is a mistake of the caller; nothing is given then.
+    /// Returns `bytes`. More than were received is a bug of the caller; nothing is returned then.
     pub(crate) fn release(&mut self, bytes: usize) {
-        // Refused also when the stream has ended and h2 has given its share back already.
+        // It also fails when the stream has ended and h2 has returned its share already.
         let _ = self.flow.release_capacity(bytes);
     }
 }
 
-/// What can go wrong, by what it means.
+/// Errors, by their meaning for a request.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Http2Error {
-    /// The server says goodbye and has not looked at this request (RFC 9113, section 6.8). With
-    /// `NO_ERROR` the normal end after so many requests; ask again on another connection.
+    /// The server sent GOAWAY and has not processed this request (RFC 9113, section 6.8). `NO_ERROR` is the normal end
+    /// after a number of requests; ask again on another connection.
     #[error("server closes the connection ({reason})")]
     GoneAway {
-        /// The reason given.
+        /// The server's error code.
         reason: Reason,
     },
-    /// The server has not looked at this request (RFC 9113, section 8.7), often one stream too many.
+    /// The server has not processed this request (RFC 9113, section 8.7), often one stream too many.
     #[error("server refused the stream unseen")]
     Refused,
-    /// The server cut this stream off.
+    /// The server reset this stream.
     #[error("server reset the stream ({reason})")]
     Reset {
-        /// The reason given.
+        /// The server's error code.
         reason: Reason,
     },
-    /// The server broke the protocol's rules, e.g. a body shorter than announced.
+    /// The server violated the protocol, e.g. by a body shorter than announced.
     #[error("HTTP/2: {reason}")]
     Protocol {
-        /// What h2 says.
+        /// Description by h2.
         reason: String,
     },
-    /// The answer's head contradicts itself.
+    /// The head of the answer contradicts itself.
     #[error("answer's head: {0}")]
     Head(#[from] Http1Error),
-    /// The request cannot be said in HTTP/2.
+    /// The request cannot be expressed in HTTP/2.
     #[error("request: {reason}")]
     Request {
-        /// Why not; without secrets.
+        /// The reason, without secrets.
         reason: String,
     },
-    /// The connection broke.
+    /// The connection failed.
     #[error("connection: {0}")]
     Io(io::Error),
 }
 
 impl Http2Error {
-    /// Whether the server floods us with interim heads: a fault of the whole connection.
+    /// Whether the server floods us with interim heads, which is a fault of the whole connection.
     #[must_use]
     pub(crate) fn is_flood(&self) -> bool {
         matches!(self, Http2Error::Head(Http1Error::TooManyInformational { .. }))
@@ -295,8 +293,8 @@ fn broken() -> io::Error {
     io::ErrorKind::BrokenPipe.into()
 }
 
-/// A request in HTTP/2's terms: the Host field becomes `:authority`, and what belongs to a
-/// connection (RFC 9113, section 8.2.2) is left out.
+/// Converts a request to HTTP/2: the Host field becomes `:authority`, and fields of the connection (RFC 9113, section
+/// 8.2.2) are omitted.
 fn to_http(request: &RequestHead, scheme: Scheme, body: BodyLength) -> Result<http::Request<()>, Http2Error> {
     let bad = |reason: String| Http2Error::Request { reason };
     let uri = http::Uri::builder()
@@ -313,7 +311,7 @@ fn to_http(request: &RequestHead, scheme: Scheme, body: BodyLength) -> Result<ht
         Ok::<(), Http2Error>(())
     };
     add(header::USER_AGENT, request.user_agent.as_deref().unwrap_or(USER_AGENT))?;
-    // Stored files are compressed already; a coding on top would break size and hash.
+    // Stored files are compressed already; a content coding would break size and hash.
     add(header::ACCEPT_ENCODING, "identity")?;
     if let Some(range) = &request.range {
         add(header::RANGE, &range.to_string())?;
@@ -325,8 +323,7 @@ fn to_http(request: &RequestHead, scheme: Scheme, body: BodyLength) -> Result<ht
         add(header::IF_MODIFIED_SINCE, &date)?;
     }
     for (name, value) in &request.fields {
-        let name =
-            HeaderName::from_bytes(name.as_bytes()).map_err(|_| bad(format!("field name {name:?} is not one")))?;
+        let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| bad(format!("{name:?} is not a field name")))?;
         if !is_of_connection(&name) {
             add(name, value)?;
         }
@@ -341,7 +338,7 @@ fn to_http(request: &RequestHead, scheme: Scheme, body: BodyLength) -> Result<ht
     if let Some(secret) = &request.authorization {
         let mut secret = HeaderValue::from_str(secret.header_value())
             .map_err(|_| bad("authorization holds a byte that is not allowed".to_owned()))?;
-        // Keeps it out of the compression table and out of debug output.
+        // Keeps it out of the compression table and of debug output.
         secret.set_sensitive(true);
         fields.insert(header::AUTHORIZATION, secret);
     }
@@ -367,7 +364,7 @@ fn is_of_connection(name: &HeaderName) -> bool {
         || name == "proxy-connection"
 }
 
-/// An answer's fields in the same form as HTTP/1's.
+/// Converts an answer's fields to the form of HTTP/1.
 fn to_head(status: u16, fields: &HeaderMap) -> Result<ResponseHead, Http2Error> {
     let fields: Vec<_> =
         fields.iter().map(|(name, value)| httparse::Header { name: name.as_str(), value: value.as_bytes() }).collect();

@@ -1,13 +1,13 @@
 //! HTTP for bulk data: pipelined HTTP/1.1, HTTP/2, TLS, and two clients on top of them.
 //!
-//! - [`fetch`] downloads files from several mirrors at once. It asks [`dispatcher`] which connection requests which file;
-//!   [`hosts`] has what was measured of each host.
+//! - [`fetch`] downloads files from several mirrors at once. It asks [`dispatcher`] which connection requests which
+//!   file; [`hosts`] has the measurements of each host.
 //! - [`exchange`] sends many requests to one server: objects to a store, shares to a storage server.
 //!
-//! Both open connections by [`connect`] and read the kernel's counters by [`tcp_info`]. The protocol machines [`http1`] and
-//! [`http2`], `dispatcher`, `queue` and `hosts` do no I/O: bytes and time in, bytes and events out.
+//! Both open connections by [`connect`] and read the kernel's counters by [`tcp_info`]. The protocol machine [`http1`],
+//! `dispatcher`, `queue` and `hosts` do no I/O: bytes and time in, bytes and events out.
 //!
-//! The crate is no general HTTP library: it has no cookies, no caches, no compression, and no servers.
+//! The crate is not a general HTTP library: it has no cookies, no caches, no compression, and no servers.
 //!
 //! ```
 //! use bytes::BytesMut;

@@ -1,5 +1,5 @@
-//! Servers on loopback for the tests of this crate's connections: a throw-away authority, TLS
-//! endings of sockets, and an address that never answers.
+//! Servers on loopback for the tests of this crate: a throw-away authority, TLS endpoints, and an address that never
+//! answers.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;

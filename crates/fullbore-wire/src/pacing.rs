@@ -1,25 +1,24 @@
-//! Pacing: what a congestion window allows is spread over the round trip, not sent in one burst.
+//! Pacing: spreads the bytes that a congestion window allows over the round trip, instead of sending them in one burst.
 //!
-//! Linux does it by itself for BBR, and for other congestion controls only when asked. The call is the only
-//! `unsafe` here.
+//! Linux paces BBR by itself, and other congestion controls only on request. The call is the only `unsafe` code here.
 #![allow(unsafe_code)]
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// A rate that limits nothing, bytes per second. The largest value of the option means that none was asked for.
+/// A rate without limit, in bytes per second. The largest value of the option means that pacing was not requested.
 static NO_LIMIT: libc::c_uint = libc::c_uint::MAX - 1;
 
-/// Has the kernel pace what a TCP socket sends, from now on and for as long as it is open: at twice the congestion window in a
-/// round trip during slow start, at 1.2 times afterwards (`SO_MAX_PACING_RATE`, socket(7); `net.ipv4.tcp_pacing_ss_ratio` and
+/// Requests pacing of a TCP socket for as long as it is open: at twice the congestion window per round trip during slow
+/// start, at 1.2 times afterwards (`SO_MAX_PACING_RATE`, socket(7); `net.ipv4.tcp_pacing_ss_ratio` and
 /// `tcp_pacing_ca_ratio`).
 ///
 /// # Errors
-/// What `setsockopt` says: `ENOTSOCK`, `ENOPROTOOPT` before Linux 3.13. Until 4.13 it does something only where
-/// the interface's queue is `fq`.
+/// The error of `setsockopt`: `ENOTSOCK`, or `ENOPROTOOPT` before Linux 3.13. Until 4.13 the option has an effect only
+/// with the queueing discipline `fq`.
 pub(crate) fn pace(socket: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: the option's value is a `c_uint` that lives for the whole call, its size is the one that is told, and the kernel
-    // only reads it. `socket` is open for the borrow's life.
+    // SAFETY: the option's value is a `c_uint` that lives for the whole call; its size is passed, and the kernel only
+    // reads it. `socket` is open for the borrow's life.
     let status = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -37,7 +36,7 @@ pub(crate) fn pace(socket: BorrowedFd<'_>) -> io::Result<()> {
 pub(crate) fn rate(socket: BorrowedFd<'_>) -> libc::c_uint {
     let mut rate: libc::c_uint = 0;
     let mut length = size_of_val(&rate) as libc::socklen_t;
-    // SAFETY: `rate` is valid for writes of the `length` bytes that are told, for the whole call.
+    // SAFETY: `rate` is valid for writes of `length` bytes for the whole call.
     let status = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),

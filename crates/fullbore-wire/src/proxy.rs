@@ -1,8 +1,7 @@
-//! Which way to a host: direct, or through a proxy.
+//! The route to a host: direct, or through a proxy.
 //!
-//! Decides by settings handed in; reading the environment or apt.conf is the caller's.
-//! Order as in apt: the setting for one host, then no_proxy, then the scheme's proxy,
-//! then `all_proxy`.
+//! It decides by the settings passed in; the caller reads the environment or apt.conf. The order is apt's: the setting
+//! for one host, then no_proxy, then the scheme's proxy, then `all_proxy`.
 
 use std::net::IpAddr;
 
@@ -10,13 +9,13 @@ use crate::auth::Credentials;
 use crate::connect::ProxyServer;
 use crate::url::{Host, Scheme, Url, UrlError, parse_host_and_port};
 
-/// Entries of a no_proxy list. A guess.
+/// Maximum number of entries in a no_proxy list. A guess.
 const NO_PROXY_ENTRIES_MAX: usize = 1000;
 
 /// An HTTP proxy: its address, scheme and credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proxy {
-    /// Where it is; with https, TLS is spoken to the proxy itself.
+    /// Address of the proxy; with https, TLS is spoken to the proxy itself.
     pub endpoint: Url,
     /// Credentials for the field `Proxy-Authorization`, if any.
     pub credentials: Option<Credentials>,
@@ -25,16 +24,16 @@ pub struct Proxy {
 /// How to reach a URL: directly or through a proxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Route {
-    /// To the host itself.
+    /// Connect to the host itself.
     Direct,
-    /// `http://`: ask the proxy with the URL in absolute form.
+    /// For `http://`: send requests to the proxy in absolute form.
     Forward(Proxy),
-    /// `https://`: CONNECT through the proxy, then TLS with the host.
+    /// For `https://`: CONNECT through the proxy, then TLS with the host.
     Tunnel(Proxy),
 }
 
 impl Route {
-    /// The proxy to connect to, with its credentials as it wants them.
+    /// The proxy to connect to, with its credentials in the form of a header field.
     pub fn server(&self) -> Option<ProxyServer> {
         match self {
             Route::Direct => None,
@@ -52,16 +51,16 @@ impl Route {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProxyError {
-    /// Neither an http(s) URL nor `host:port` nor DIRECT.
+    /// The setting is not an http(s) URL, `host:port` or `DIRECT`.
     #[error("proxy setting: {0}")]
     Url(#[from] UrlError),
-    /// socks and others.
+    /// The proxy's scheme is not supported, such as socks.
     #[error("proxies of kind {scheme:?} are not supported, only http and https")]
     Unsupported {
-        /// The scheme.
+        /// The scheme of the setting.
         scheme: String,
     },
-    /// Too long a no_proxy list.
+    /// The no_proxy list is too long.
     #[error("no_proxy has more than {NO_PROXY_ENTRIES_MAX} entries")]
     TooManyEntries,
 }
@@ -86,7 +85,7 @@ pub struct ProxySettings {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Exception {
     Everything,
-    /// The host itself and all below it, at this port or any.
+    /// The host itself and all names below it, at this port or any.
     Domain(String, Option<u16>),
     Address(IpAddr, Option<u16>),
     /// Network and prefix length.
@@ -94,7 +93,7 @@ enum Exception {
 }
 
 impl ProxySettings {
-    /// Makes settings without any proxy.
+    /// Creates settings without any proxy.
     pub fn new() -> Self {
         Self::default()
     }
@@ -102,8 +101,8 @@ impl ProxySettings {
     /// Sets the proxy for `http` URLs (`http_proxy`, `Acquire::http::Proxy`).
     ///
     /// # Errors
-    /// [`ProxyError::Url`] if `value` is no address; [`ProxyError::Unsupported`] for schemes other than
-    /// `http` and `https`.
+    /// [`ProxyError::Url`] if `value` is not an address; [`ProxyError::Unsupported`] for schemes other than `http` and
+    /// `https`.
     pub fn set_http(&mut self, value: &str) -> Result<(), ProxyError> {
         self.http = parse_choice(value)?;
         Ok(())
@@ -112,8 +111,8 @@ impl ProxySettings {
     /// Sets the proxy for `https` URLs (`https_proxy`, `Acquire::https::Proxy`).
     ///
     /// # Errors
-    /// [`ProxyError::Url`] if `value` is no address; [`ProxyError::Unsupported`] for schemes other than
-    /// `http` and `https`.
+    /// [`ProxyError::Url`] if `value` is not an address; [`ProxyError::Unsupported`] for schemes other than `http` and
+    /// `https`.
     pub fn set_https(&mut self, value: &str) -> Result<(), ProxyError> {
         self.https = parse_choice(value)?;
         Ok(())
@@ -122,8 +121,8 @@ impl ProxySettings {
     /// Sets the proxy for URLs without one of their scheme (`all_proxy`).
     ///
     /// # Errors
-    /// [`ProxyError::Url`] if `value` is no address; [`ProxyError::Unsupported`] for schemes other than
-    /// `http` and `https`.
+    /// [`ProxyError::Url`] if `value` is not an address; [`ProxyError::Unsupported`] for schemes other than `http` and
+    /// `https`.
     pub fn set_all(&mut self, value: &str) -> Result<(), ProxyError> {
         self.all = parse_choice(value)?;
         Ok(())
@@ -132,8 +131,8 @@ impl ProxySettings {
     /// Sets the proxy for one host (`Acquire::http::Proxy::HOST`), which precedes all other settings.
     ///
     /// # Errors
-    /// [`ProxyError::Url`] if `host` is no host or `value` no address; [`ProxyError::Unsupported`] for schemes
-    /// other than `http` and `https`.
+    /// [`ProxyError::Url`] if `host` is not a host name or `value` is not an address; [`ProxyError::Unsupported`] for
+    /// schemes other than `http` and `https`.
     pub fn set_host(&mut self, host: &str, value: &str) -> Result<(), ProxyError> {
         let host = Host::parse(host)?;
         self.hosts.retain(|(known, _)| *known != host);
@@ -143,9 +142,9 @@ impl ProxySettings {
         Ok(())
     }
 
-    /// `no_proxy`: names (with all below them; a leading dot changes nothing), addresses,
-    /// networks (`10.0.0.0/8`), each but networks with an optional port; `*` is
-    /// everything. Separated by commas or blanks. Entries that are none of these are skipped.
+    /// Sets `no_proxy`: a list of names, addresses and networks (`10.0.0.0/8`), separated by commas or blanks. A name
+    /// includes all names below it; a leading dot changes nothing. Names and addresses may have a port. `*` means
+    /// everything. Other entries are skipped.
     ///
     /// # Errors
     /// [`ProxyError::TooManyEntries`] beyond the limit of entries; the entries before it are kept.
@@ -229,7 +228,7 @@ fn parse_exception(entry: &str) -> Option<Exception> {
         let width = if network.is_ipv4() { 32 } else { 128 };
         return (bits <= width).then_some(Exception::Network(network, bits));
     }
-    // People write IPv6 addresses here without brackets.
+    // Users write IPv6 addresses here without brackets.
     if let Ok(address) = entry.parse::<IpAddr>() {
         return Some(Exception::Address(address, None));
     }
@@ -250,7 +249,7 @@ fn contains(network: IpAddr, bits: u8, address: IpAddr) -> bool {
         _ => return false,
     };
     let host_bits = width - u32::from(bits);
-    // A shift by the full width is no shift in Rust; /0 of IPv6 contains everything.
+    // Rust does not allow a shift by the full width; /0 of IPv6 contains everything.
     (network ^ address).checked_shr(host_bits).unwrap_or(0) == 0
 }
 
@@ -268,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn by_scheme_host_and_order() {
+    fn a_proxy_is_chosen_by_host_scheme_and_order() {
         let mut settings = ProxySettings::new();
         assert_eq!(route(&settings, "http://h/"), "direct");
         settings.set_all("https://all:1").unwrap();
@@ -290,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn no_proxy_forms() {
+    fn every_form_of_no_proxy_is_understood() {
         let list = "localhost,.internal *.corp 127.0.0.1,10.0.0.0/8, [::1]:80 fd00::/8,2001:db8::5,h:8080,bad/99,";
         let mut settings = ProxySettings::new();
         settings.set_all("p:1").unwrap();
@@ -327,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_settings_and_hidden_passwords() {
+    fn wrong_settings_are_refused_and_passwords_hidden() {
         let mut settings = ProxySettings::new();
         for value in ["socks5://h:1080", "ftp://h", "http://", "http://h:0", "a b", "h\r\nx"] {
             assert!(settings.set_http(value).is_err(), "{value:?}");
@@ -340,7 +339,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_panics(value in "[\\PC,/:.*\\[\\]0-9]{0,40}") {
+        fn arbitrary_input_never_panics(value in "[\\PC,/:.*\\[\\]0-9]{0,40}") {
             let mut settings = ProxySettings::new();
             let _ = settings.set_http(&value);
             let _ = settings.set_no_proxy(&value);

@@ -1,9 +1,9 @@
-//! The work of a run: files not yet asked for, and the parts of files that came back.
+//! The work of a run: files not requested yet, and parts of files that were returned.
 //!
-//! Files wait sorted by size. Every connection takes from the big end, and with each big part its
-//! share of files from the small end: so it always has a long body to fill the pipe, and the many
-//! small files go along behind it and are done when the big ones are. A big file is handed out piece by piece: what nobody has asked for yet can go to any
-//! host, and so the end of a run never waits for one of them.
+//! Files wait sorted by size. Every connection takes large parts from the big end, and with each its share of small
+//! files from the small end. So it always has a long body to fill the pipe, and the small files are fetched along with
+//! it. A big file is handed out piece by piece. Any host can take the pieces that nobody has requested yet, so the end
+//! of a run does not wait for a single host.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -18,22 +18,22 @@ pub type ItemId = u32;
 pub struct Item {
     /// Number of the file, chosen by the caller.
     pub id: ItemId,
-    /// Its size in bytes, from the signed index.
+    /// Size in bytes, from the signed index.
     pub size: u64,
-    /// Parts that are there already (from an earlier run), sorted and disjoint.
+    /// Ranges that are present already (from an earlier run), sorted and disjoint.
     pub present: Vec<Range<u64>>,
-    /// Hosts that are not to be asked for it, whatever becomes of the others.
+    /// Hosts that must not be asked for the file, whatever becomes of the others.
     pub excluded: HostSet,
 }
 
-/// A part of a file that one host is asked for.
+/// A part of a file that is requested from one host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
     /// Number of the file that the segment is of.
     pub item: ItemId,
     /// Offset of the first byte of the segment.
     pub start: u64,
-    /// Byte after the last; equal to `start` only for an empty file.
+    /// Offset behind the last byte; equal to `start` only for an empty file.
     pub end: u64,
     /// Size of the whole file, in bytes.
     pub size: u64,
@@ -50,14 +50,14 @@ impl Segment {
         self.start == self.end
     }
 
-    /// Whether it is the whole file, so that no `Range` is needed.
+    /// Whether the segment is the whole file, so that no `Range` is needed.
     pub fn is_whole(&self) -> bool {
         self.start == 0 && self.end == self.size
     }
 }
 
-/// Files up to this size go along with big ones. In Debian 12's sources these are 82 % of the files
-/// and 0.75 % of the bytes.
+/// Files up to this size are fetched along with big ones. In Debian 12's sources these are 82 % of the files and 0.75 %
+/// of the bytes.
 const SMALL_BYTES: u64 = 64 << 10;
 
 /// Which end of the queue a connection takes from.
@@ -69,32 +69,32 @@ pub enum Priority {
     Small,
 }
 
-/// What a connection would like to be given.
+/// Preferences of a connection for its next request.
 #[derive(Clone, Copy, Debug)]
 pub struct WantedFile {
-    /// The host it is connected to.
+    /// Host of the connection.
     pub host: HostId,
     /// Whether to take small files or large ones first.
     pub priority: Priority,
-    /// Bytes in one request at most; a file up to half as much again is taken whole.
+    /// Maximum number of bytes in one request; a file up to half as much again is taken whole.
     pub segment_bytes: u64,
     /// Whether the host answers requests for byte ranges.
     pub ranges: bool,
-    /// The file this connection is in the midst of.
+    /// The file of the connection's last request, if it is incomplete.
     pub current: Option<ItemId>,
 }
 
-/// A file that was begun: what of it nobody is asked for now, and who cannot serve it.
+/// State of a file that was begun: its missing ranges, and the hosts that cannot serve it.
 #[derive(Debug)]
 struct Begun {
     size: u64,
-    /// Some host was asked for a part of it: it counts against [`Queue::limit_begun`].
+    /// A host was asked for a part of it, so it counts against [`Queue::limit_begun`].
     is_held: bool,
     unasked: Vec<Range<u64>>,
-    /// An empty file has no range that could say that it must be asked for.
+    /// An empty file must still be requested; it has no range to show that.
     ask_empty: bool,
     excluded: HostSet,
-    /// A part of it came back: it goes out again before new files do.
+    /// A part of it was returned: it is requested again before new files.
     returned: bool,
 }
 
@@ -119,21 +119,20 @@ impl Begun {
     }
 }
 
-/// Files and parts of files that nobody is asked for at the moment.
+/// Files and parts of files that are not being requested at the moment.
 #[derive(Debug)]
 pub struct Queue {
-    /// Not begun, by size, smallest first.
+    /// Files not begun, by size, smallest first.
     waiting: VecDeque<(u64, ItemId)>,
     begun: BTreeMap<ItemId, Begun>,
-    /// Those of `begun` with parts nobody is asked for; so that a search does not pass over
-    /// everything in flight.
+    /// Files of `begun` with parts to request, so that a search does not visit everything in flight.
     ready: BTreeSet<ItemId>,
     unasked_bytes: u64,
-    /// Files of `waiting` up to [`SMALL_BYTES`].
+    /// Number of files in `waiting` up to [`SMALL_BYTES`].
     small_files: usize,
-    /// Bytes of files that may be begun and without an outcome.
+    /// Maximum total size of files in progress, in bytes.
     begun_bytes_max: u64,
-    /// Bytes of the files that are.
+    /// Total size of the files in progress, in bytes.
     held_bytes: u64,
     /// Bytes of smaller files that were begun while the largest one found no room.
     overtaking_bytes: u64,
@@ -155,18 +154,18 @@ impl Default for Queue {
 }
 
 impl Queue {
-    /// Sets the number of bytes that begun files may have together, from the first request for a file to
-    /// [`Queue::forget`]. A file larger than that is begun when no other is.
+    /// Sets the maximum total size of files in progress, from the first request for a file to [`Queue::forget`]. A
+    /// larger file is begun when no other is in progress.
     pub fn limit_begun(&mut self, bytes: u64) {
         self.begun_bytes_max = bytes;
     }
 
-    /// Whether a file may be begun now.
+    /// Whether a file of this size may be begun now.
     fn has_room(&self, size: u64) -> bool {
         self.held_bytes == 0 || self.held_bytes.saturating_add(size) <= self.begun_bytes_max
     }
 
-    /// Whether an outcome would let another file begin.
+    /// Whether the end of a file would let another one begin.
     pub(crate) fn waits_for_room(&self) -> bool {
         let unbegun = || self.ready.iter().filter_map(|item| self.begun.get(item)).filter(|begun| !begun.is_held);
         self.begun_bytes_max < u64::MAX
@@ -195,29 +194,29 @@ impl Queue {
         self.small_files = waiting.partition_point(|(size, _)| *size <= SMALL_BYTES);
     }
 
-    /// Small files that wait, for each byte that nobody is asked for.
+    /// Number of waiting small files per byte that is not requested yet.
     pub(crate) fn small_per_byte(&self) -> f64 {
         self.small_files as f64 / self.unasked_bytes.max(1) as f64
     }
 
-    /// Bytes nobody is asked for yet.
+    /// Number of bytes that are not requested yet.
     pub(crate) fn unasked_bytes(&self) -> u64 {
         self.unasked_bytes
     }
 
-    /// Whether every byte has been asked for.
+    /// Whether every byte has been requested.
     pub(crate) fn is_drained(&self) -> bool {
         self.waiting.is_empty() && self.ready.is_empty()
     }
 
-    /// Whether what is here would make at least so many requests of this size.
+    /// Whether the queue has enough for at least `requests` requests of this size.
     pub(crate) fn requests_at_least(&self, requests: usize, segment_bytes: u64) -> bool {
         let files = self.waiting.len() + self.ready.len();
         files >= requests || (files > 0 && self.unasked_bytes / segment_bytes >= requests as u64)
     }
 
-    /// Files of which a part is there, while no host of `with_ranges` may serve the rest, are to come
-    /// again as a whole from one of `whole_only`, which send nothing less.
+    /// Restarts partly fetched files that only hosts without range support can still serve: they are fetched again as a
+    /// whole from one of `whole_only`.
     pub(crate) fn take_whole_again(&mut self, with_ranges: HostSet, whole_only: HostSet) {
         for item in &self.ready {
             let Some(begun) = self.begun.get_mut(item) else { continue };
@@ -231,8 +230,8 @@ impl Queue {
         }
     }
 
-    /// The next part for a connection, or `None` if nothing here is for its host. Where begun files are limited, they go on to
-    /// a store when they are complete, so that connections help with them before they begin others.
+    /// Takes the next part for a connection; `None` if there is nothing for its host. If begun files are limited, they
+    /// go to a store once complete. Connections then help to complete them before they begin others.
     pub fn take(&mut self, wanted: &WantedFile) -> Option<Segment> {
         let finishes_begun = self.begun_bytes_max < u64::MAX;
         self.take_current(wanted)
@@ -241,7 +240,7 @@ impl Queue {
             .or_else(|| self.take_begun(wanted, false))
     }
 
-    /// Gives back a part that did not arrive.
+    /// Returns a part that did not arrive.
     pub fn give_back(&mut self, segment: &Segment) {
         let begun = self.begin(segment.item, segment.size);
         begun.returned = true;
@@ -259,14 +258,14 @@ impl Queue {
         self.note_ready(segment.item);
     }
 
-    /// This host is not to be asked for this file again. Returns all hosts of that kind.
+    /// Excludes a host for this file. Returns all excluded hosts of the file.
     pub fn exclude(&mut self, item: ItemId, size: u64, host: HostId) -> HostSet {
         let begun = self.begin(item, size);
         begun.excluded.insert(host);
         begun.excluded
     }
 
-    /// Size of a file that was begun; 0 for others.
+    /// Size of a file that was begun, in bytes; 0 for others.
     pub fn size(&self, item: ItemId) -> u64 {
         self.begun.get(&item).map_or(0, |begun| begun.size)
     }
@@ -276,19 +275,19 @@ impl Queue {
         self.begun.contains_key(&item)
     }
 
-    /// Hosts that are not to be asked for this file.
+    /// Hosts that must not be asked for this file.
     pub fn excluded(&self, item: ItemId) -> HostSet {
         self.begun.get(&item).map_or(HostSet::default(), |begun| begun.excluded)
     }
 
-    /// Every host may be asked for this file again (it is asked for under another name now).
+    /// Allows every host for this file again, because it is requested under another name now.
     pub(crate) fn include_all(&mut self, item: ItemId) {
         if let Some(begun) = self.begun.get_mut(&item) {
             begun.excluded.clear();
         }
     }
 
-    /// Nothing more of this file is wanted.
+    /// Drops the file: nothing more of it is wanted.
     pub fn forget(&mut self, item: ItemId) {
         if let Some(begun) = self.begun.remove(&item) {
             if begun.is_held {
@@ -299,7 +298,7 @@ impl Queue {
         }
     }
 
-    /// Files with parts nobody is asked for and which no host of `usable` may serve.
+    /// Files with parts to request that no host of `usable` may serve.
     pub(crate) fn unservable(&self, usable: HostSet) -> Vec<ItemId> {
         let mut items: Vec<ItemId> =
             self.ready.iter().filter(|item| self.begun[item].excluded.covers(usable)).copied().collect();
@@ -309,7 +308,7 @@ impl Queue {
         items
     }
 
-    /// Empties the queue of files not begun: the run is given up.
+    /// Drops all files that were not begun: the run is given up.
     pub(crate) fn abandon_waiting(&mut self) {
         self.unasked_bytes -= self.waiting.iter().map(|(size, _)| size).sum::<u64>();
         self.waiting.clear();
@@ -358,8 +357,8 @@ impl Queue {
         self.take_from(item, wanted)
     }
 
-    /// The place of the file to begin now. While the largest has no room, smaller ones pass it, but at most as many bytes
-    /// as may be begun: otherwise the largest files would come last, one after the other.
+    /// Position of the file to begin now. While the largest has no room, smaller ones may pass it, up to the limit of
+    /// bytes in progress. Otherwise the largest files would come last, one after the other.
     fn next_waiting(&self, priority: Priority) -> Option<usize> {
         let (largest, last) = (self.waiting.back()?.0, self.waiting.len() - 1);
         if self.has_room(largest) {
@@ -413,7 +412,7 @@ impl Queue {
     }
 }
 
-/// `whole` without the sorted, disjoint `parts`.
+/// The parts of `whole` outside the sorted, disjoint `parts`.
 pub(crate) fn subtract(whole: Range<u64>, parts: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut left = Vec::new();
     let mut at = whole.start;
@@ -429,7 +428,7 @@ pub(crate) fn subtract(whole: Range<u64>, parts: &[Range<u64>]) -> Vec<Range<u64
     left
 }
 
-/// Joins touching ranges of a sorted list.
+/// Merges touching ranges of a sorted list.
 fn merge(ranges: &mut Vec<Range<u64>>) {
     ranges.dedup_by(|next, previous| {
         let joins = next.start <= previous.end;
@@ -645,8 +644,10 @@ mod tests {
 
         /// Whatever is taken and given back, every byte is handed out and none twice at a time.
         #[test]
-        fn every_byte_once(sizes in prop::collection::vec(0u64..5000, 1..20),
-                           steps in prop::collection::vec((any::<bool>(), 1u64..2000, 0u8..4), 1..200)) {
+        fn every_byte_is_handed_out_once(
+            sizes in prop::collection::vec(0u64..5000, 1..20),
+            steps in prop::collection::vec((any::<bool>(), 1u64..2000, 0u8..4), 1..200),
+        ) {
             let mut queue = Queue::default();
             queue.add(sizes.iter().enumerate().map(|(id, size)| item(id as u32, *size)));
             let mut out: Vec<Segment> = Vec::new();

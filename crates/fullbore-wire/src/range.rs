@@ -1,5 +1,5 @@
-//! Byte ranges: what we ask for (Range), what came (Content-Range), and whether the
-//! two agree (RFC 9110, section 14).
+//! Byte ranges: the request (Range), the answer (Content-Range), and the check whether they agree (RFC 9110, section
+//! 14).
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ pub struct ByteRange {
 }
 
 impl ByteRange {
-    /// `None` when `last` lies before `first`.
+    /// Creates a range; `None` when `last` is before `first`.
     pub fn new(first: u64, last: Option<u64>) -> Option<Self> {
         match last {
             Some(last) if last < first => None,
@@ -19,7 +19,7 @@ impl ByteRange {
         }
     }
 
-    /// From a half-open range; `None` when it is empty.
+    /// Converts a half-open range; `None` when it is empty.
     ///
     /// ```
     /// use fullbore_wire::range::ByteRange;
@@ -37,13 +37,13 @@ impl ByteRange {
         self.first
     }
 
-    /// Offset of the last byte, inclusive; `None` for all that follow.
+    /// Offset of the last byte, inclusive; `None` if the range is open.
     pub fn last(self) -> Option<u64> {
         self.last
     }
 }
 
-/// The value of a Range field.
+/// Formats the value of a Range field.
 impl fmt::Display for ByteRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "bytes={}-", self.first)?;
@@ -56,24 +56,24 @@ impl fmt::Display for ByteRange {
 pub enum ContentRange {
     /// `bytes first-last/complete`, or `/*`.
     Bytes {
-        /// First byte.
+        /// Offset of the first byte.
         first: u64,
-        /// Last byte, inclusive.
+        /// Offset of the last byte, inclusive.
         last: u64,
-        /// Size of the whole file.
+        /// Size of the whole file, if given.
         complete: Option<u64>,
     },
     /// `bytes */complete`, with status 416.
     Unsatisfied {
-        /// Size of the whole file.
+        /// Size of the whole file, in bytes.
         complete: u64,
     },
-    /// Present, and of no use.
+    /// The field is present and unusable.
     Malformed,
 }
 
 impl ContentRange {
-    /// Never fails; what breaks the grammar is `Malformed`.
+    /// Parses the field. Never fails: a value that violates the grammar is `Malformed`.
     pub fn parse(text: &str) -> Self {
         Self::parse_strict(text.trim_ascii()).unwrap_or(Self::Malformed)
     }
@@ -100,78 +100,78 @@ impl ContentRange {
     }
 }
 
-/// What an answer brings, after it was held against the question.
+/// Meaning of an answer for the requested range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RangeAnswer {
-    /// 206: exactly these bytes of the file, `end` exclusive.
+    /// 206: exactly these bytes of the file.
     Partial {
-        /// First byte.
+        /// Offset of the first byte.
         start: u64,
-        /// Behind the last byte.
+        /// Offset behind the last byte.
         end: u64,
     },
-    /// 200: the whole file from its first byte; what was there is of no use.
+    /// 200: the whole file from its first byte.
     Whole,
-    /// 416: the file has no such bytes; compare sizes.
+    /// 416: the file does not have these bytes; compare sizes.
     Unsatisfiable {
-        /// Size of the file on this host, if told.
+        /// Size of the file on this host, if given.
         complete: Option<u64>,
     },
 }
 
-/// Why an answer does not fit the question.
+/// Why an answer does not fit the request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RangeError {
-    /// 206 or 416 to a request without Range.
+    /// The answer is 206 or 416, although no range was requested.
     #[error("status {status} to a request without a range")]
     NotAsked {
-        /// The status.
+        /// Status of the answer.
         status: u16,
     },
-    /// 206 without a usable Content-Range (a multipart answer has none either).
+    /// The answer is 206 without a usable Content-Range; a multipart answer has none either.
     #[error("partial answer without a usable Content-Range")]
     NoContentRange,
-    /// Other bytes than asked for.
+    /// The answer has other bytes than requested.
     #[error("requested {asked}, got bytes {first}-{last}")]
     OtherRange {
-        /// What we asked for.
+        /// The requested range.
         asked: ByteRange,
-        /// First byte that came.
+        /// Offset of the first received byte.
         first: u64,
-        /// Last byte that came.
+        /// Offset of the last received byte.
         last: u64,
     },
     /// The host's file has another size than the index says.
     #[error("file has {complete} B on this host, index says {expected}")]
     OtherSize {
-        /// Size on the host.
+        /// Size on the host, in bytes.
         complete: u64,
-        /// Size from the index.
+        /// Size in the index, in bytes.
         expected: u64,
     },
     /// Content-Length and Content-Range contradict each other.
     #[error("Content-Length {length} does not fit bytes {first}-{last}")]
     LengthMismatch {
-        /// The Content-Length.
+        /// Value of Content-Length.
         length: u64,
-        /// First byte by Content-Range.
+        /// Offset of the first byte by Content-Range.
         first: u64,
-        /// Last byte by Content-Range.
+        /// Offset of the last byte by Content-Range.
         last: u64,
     },
-    /// A status that is neither 200, 206 nor 416.
-    #[error("status {status} is no answer to a range request")]
+    /// The status is not 200, 206 or 416.
+    #[error("status {status} is not an answer to a range request")]
     OtherStatus {
-        /// The status.
+        /// Status of the answer.
         status: u16,
     },
 }
 
-/// Holds an answer against the question. `expected` is the file's size by the index.
+/// Compares an answer with the requested range. `expected` is the file's size in the index.
 ///
-/// 206 is accepted only with exactly the bytes asked for; an end beyond the file is cut
-/// to it, as servers must do.
+/// A 206 is accepted only with exactly the requested bytes. A requested end beyond the file is cut to it, as servers
+/// must do.
 pub(crate) fn check_answer(
     asked: Option<ByteRange>,
     expected: Option<u64>,
@@ -204,7 +204,7 @@ pub(crate) fn check_answer(
                 (Some(last), Some(end)) => Some(last.min(end)),
                 (last, end) => last.or(end),
             };
-            // An open range of a file of unknown size is the only case with no end to compare.
+            // Only an open range of a file of unknown size has no end to compare.
             if first != asked.first || wanted_last.is_some_and(|wanted| wanted != last) {
                 return Err(RangeError::OtherRange { asked, first, last });
             }
@@ -219,7 +219,7 @@ pub(crate) fn check_answer(
     }
 }
 
-/// Digits only: `u64::from_str` would take a sign.
+/// Parses digits only: `u64::from_str` would accept a sign.
 fn digits(text: &str) -> Option<u64> {
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn content_range_grammar() {
+    fn content_range_is_read_by_its_grammar() {
         let bytes = |first, last, complete| ContentRange::Bytes { first, last, complete };
         for (text, parsed) in [
             ("bytes 0-0/1", bytes(0, 0, Some(1))),
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn asked_ranges() {
+    fn ranges_to_ask_for_are_written_with_their_last_byte() {
         assert_eq!(ByteRange::of(&(5..10)).unwrap().to_string(), "bytes=5-9");
         assert_eq!(ByteRange::new(5, None).unwrap().to_string(), "bytes=5-");
         assert_eq!(ByteRange::of(&(5..5)), None);

@@ -1,14 +1,15 @@
-//! How fast bytes arrive on one connection.
+//! Measures the rate of arriving bytes on one connection.
 
 use std::time::{Duration, Instant};
 
-/// Length of one sample. Shorter ones see the gaps between bursts, longer ones miss slow start.
+/// Length of one sample. Shorter ones see the gaps between bursts; longer ones miss slow start.
 const SAMPLE: Duration = Duration::from_millis(100);
 
-/// Time that a burst is taken to have lasted at least: what is shorter is noise.
+/// Minimum duration assumed for a burst: shorter times are noise.
 const BURST_LEAST: Duration = Duration::from_millis(5);
 
-/// Time after the first byte was due from which on a rate is guessed by what came. A guess: two turns of a scheduler.
+/// Time after the first byte was due from which on the rate is estimated from the received bytes. A guess: two turns of
+/// a scheduler.
 const FIRST_SIGHT: Duration = Duration::from_millis(5);
 
 /// Weight of the newest sample in the moving average.
@@ -21,27 +22,27 @@ pub struct Rate {
     newest: f64,
     since: Instant,
     bytes: u64,
-    /// Nothing has come since it was idle: that is the round trip, and no rate.
+    /// Nothing has arrived since the idle time: that is the round trip, not a rate.
     waits: bool,
-    /// Rate of the best burst, sample or not.
+    /// Rate of the best burst, whether or not it filled a sample.
     burst: f64,
 }
 
 impl Rate {
-    /// Makes a meter that has counted nothing.
+    /// Creates a meter that has counted nothing.
     pub fn new(now: Instant) -> Self {
         Rate { average: None, newest: 0.0, since: now, bytes: 0, waits: true, burst: 0.0 }
     }
 
-    /// Begins a sample: the connection was idle until now, which says nothing about its speed.
+    /// Begins a new sample after an idle time, which says nothing about the rate.
     pub fn restart(&mut self, now: Instant) {
         self.since = now;
         self.bytes = 0;
         self.waits = true;
     }
 
-    /// All that was asked for has come: what came was about so fast, the round trip to the first byte
-    /// left out, and from now on the silence says nothing.
+    /// Ends the measurement when all requested bytes have arrived. They give a rate, without the round trip to the
+    /// first byte. Later silence counts for nothing.
     pub fn end(&mut self, round_trip: Duration, now: Instant) {
         let lasted = now.saturating_duration_since(self.since);
         if self.bytes > 0 {
@@ -58,7 +59,7 @@ impl Rate {
         self.waits = false;
     }
 
-    /// Closes a sample that is old enough, also when nothing arrived.
+    /// Closes a sample that is old enough, even if nothing arrived.
     pub fn settle(&mut self, now: Instant) {
         let lasted = now.saturating_duration_since(self.since);
         if lasted < SAMPLE {
@@ -76,9 +77,9 @@ impl Rate {
         self.bytes = 0;
     }
 
-    /// Bytes per second as far as can be told by `now`: the average and what has come since, silence included. Before
-    /// the first sample, what has come since the first byte was due, one round trip after the request; `None` for the
-    /// first moments.
+    /// Best estimate at `now`, in bytes per second: the average and the bytes since then, silence included. Before the
+    /// first sample it counts from the time when the first byte was due, one round trip after the request. `None` for
+    /// the first moments.
     pub fn so_far(&self, round_trip: Duration, now: Instant) -> Option<f64> {
         let lasted = now.saturating_duration_since(self.since);
         let Some(average) = self.average else {
@@ -89,12 +90,12 @@ impl Rate {
             return Some(average);
         }
         let lasted_s = lasted.max(BURST_LEAST).as_secs_f64();
-        // What comes in bursts may well come again within a sample.
+        // If bytes arrive in bursts, the next one may come within a sample.
         let newest = self.bytes as f64 / lasted_s.max(SAMPLE.as_secs_f64());
         Some(average + weight(lasted_s) * (newest - average))
     }
 
-    /// Whether nothing has come of what was asked for since all before it had come.
+    /// Whether nothing has arrived of the present requests, after all earlier ones were complete.
     pub fn waits(&self) -> bool {
         self.waits
     }
@@ -104,7 +105,7 @@ impl Rate {
         self.average
     }
 
-    /// Bytes per second on average, or where no sample was ever full, by the bursts.
+    /// Average in bytes per second; if no sample was ever full, the rate of the best burst.
     pub fn at_least(&self) -> Option<f64> {
         self.average.or_else(|| (self.burst > 0.0).then_some(self.burst))
     }
@@ -125,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn follows_a_steady_rate_and_decays_in_silence() {
+    fn the_estimate_follows_a_steady_rate_and_decays_in_silence() {
         let start = Instant::now();
         let mut rate = Rate::new(start);
         assert_eq!(rate.average(), None);

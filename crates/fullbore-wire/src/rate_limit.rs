@@ -3,33 +3,34 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time whose bytes may pass at once after a quiet time. Short enough that a second's average keeps to
-/// the limit, long enough for one read.
+/// Time whose bytes may pass at once after a quiet time. Short enough that a second's average keeps to the limit, long
+/// enough for one read.
 const BURST: Duration = Duration::from_millis(100);
 
-/// Bytes per second over all connections. A reader pays for bytes after it read them, a sender before it sends them;
-/// either waits as long as [`RateLimit::pay`] says. The kernel's receive window then slows the other end.
+/// A limit of bytes per second over all connections. A reader pays for bytes after reading them, a sender before
+/// sending them. Either waits as long as [`RateLimit::pay`] says. The kernel's receive window then slows the other end
+/// down.
 #[derive(Debug)]
 pub struct RateLimit {
     state: Mutex<State>,
 }
 
-/// The limits of a run in each direction; `None`: unlimited.
+/// The limits of a run in each direction; `None` means unlimited.
 #[derive(Debug, Clone, Default)]
 pub struct RateLimits {
-    /// On what is sent.
+    /// Limit of sent bytes.
     pub send: Option<Arc<RateLimit>>,
-    /// On what is received.
+    /// Limit of received bytes.
     pub receive: Option<Arc<RateLimit>>,
 }
 
 impl RateLimits {
-    /// A limit on what is sent.
+    /// Creates a limit for sending only.
     pub fn sending(bytes_per_s: Option<u64>) -> RateLimits {
         RateLimits { send: shared(bytes_per_s), receive: None }
     }
 
-    /// A limit on what is received.
+    /// Creates a limit for receiving only.
     pub fn receiving(bytes_per_s: Option<u64>) -> RateLimits {
         RateLimits { send: None, receive: shared(bytes_per_s) }
     }
@@ -41,7 +42,7 @@ fn shared(bytes_per_s: Option<u64>) -> Option<Arc<RateLimit>> {
 
 #[derive(Debug)]
 struct State {
-    /// 0: no limit.
+    /// The limit; 0 for none.
     bytes_per_s: u64,
     /// Time at which all bytes so far are paid for.
     paid_until: Instant,
@@ -54,7 +55,7 @@ impl RateLimit {
         RateLimit { state: Mutex::new(State { bytes_per_s, paid_until: now, changes: 0 }) }
     }
 
-    /// Replaces the limit during the run. Bytes paid for under the old limit need not be waited for.
+    /// Replaces the limit during the run. Bytes paid for under the old limit cause no further wait.
     pub fn set(&self, bytes_per_s: u64) {
         let mut state = self.lock();
         *state = State { bytes_per_s, paid_until: Instant::now(), changes: state.changes + 1 };
@@ -65,23 +66,23 @@ impl RateLimit {
         self.lock().bytes_per_s
     }
 
-    /// How often [`RateLimit::set`] replaced the limit.
+    /// Number of times that [`RateLimit::set`] replaced the limit.
     pub fn changes(&self) -> u64 {
         self.lock().changes
     }
 
-    /// Whether somebody who paid has to wait now.
+    /// Whether any payer has to wait at present.
     pub fn is_awaited(&self) -> bool {
         let state = self.lock();
         state.bytes_per_s > 0 && state.paid_until > Instant::now()
     }
 
-    /// The size of one read or write that suits this limit: a burst, and some segments at least.
+    /// Size of a read or write that suits this limit: one burst, and at least some segments.
     fn burst_bytes(&self) -> u64 {
         ((self.bytes_per_s() as f64 * BURST.as_secs_f64()) as u64).max(4 << 10)
     }
 
-    /// Bytes to read at once, `most` without a limit.
+    /// Number of bytes to read at once; `most` without a limit.
     pub(crate) fn read_bytes(&self, most: usize) -> usize {
         match self.bytes_per_s() {
             0 => most,
@@ -89,12 +90,12 @@ impl RateLimit {
         }
     }
 
-    /// Accounts for `bytes` and says how long to wait.
+    /// Accounts for `bytes` and returns how long to wait.
     pub fn pay(&self, bytes: u64, now: Instant) -> Duration {
         self.spend(bytes, now).1.saturating_duration_since(now)
     }
 
-    /// Begin and end of the time that `bytes` cost, behind everything paid for before.
+    /// Start and end of the time that `bytes` cost, behind everything paid for before.
     fn spend(&self, bytes: u64, now: Instant) -> (Instant, Instant) {
         let mut state = self.lock();
         if state.bytes_per_s == 0 {
@@ -110,25 +111,25 @@ impl RateLimit {
     }
 }
 
-/// What one connection of many may write under a limit that they share. It is paid for before it is written, so that
-/// they take turns: a short question waits for one burst of each of the others, not until they have nothing to send.
+/// One connection's share of a common limit. It pays before it writes, so that connections take turns. A short request
+/// waits for one burst of each other connection, not until they have nothing to send.
 #[derive(Debug, Default)]
 pub struct Allowance {
-    /// Without one, everything is allowed.
+    /// The common limit; without one, everything is allowed.
     limit: Option<Arc<RateLimit>>,
-    /// Paid for, and not written.
+    /// Bytes that are paid for and not written.
     bytes: u64,
-    /// They may be written from then on.
+    /// Time from which on they may be written.
     not_before: Option<Instant>,
 }
 
 impl Allowance {
-    /// Makes an allowance under this limit; `None` for no limit.
+    /// Creates an allowance under this limit; `None` for no limit.
     pub fn new(limit: Option<Arc<RateLimit>>) -> Allowance {
         Allowance { limit, ..Allowance::default() }
     }
 
-    /// Bytes that may be written now, when so many wait to be. What is not written stays allowed.
+    /// Number of bytes that may be written now, if `waiting` bytes wait. Bytes that are not written stay allowed.
     pub fn bytes(&mut self, waiting: u64, now: Instant) -> u64 {
         let Some(limit) = &self.limit else { return u64::MAX };
         if self.bytes == 0 && waiting > 0 {
@@ -141,12 +142,12 @@ impl Allowance {
         }
     }
 
-    /// When more may be written, if it is the limit that is waited for.
+    /// Time at which more may be written, if the limit delays it.
     pub(crate) fn held_until(&self, now: Instant) -> Option<Instant> {
         self.not_before.filter(|from| self.bytes > 0 && *from > now)
     }
 
-    /// Of what is allowed, so much was written.
+    /// Records that allowed bytes were written.
     pub fn written(&mut self, bytes: u64) {
         self.bytes = self.bytes.saturating_sub(bytes);
     }

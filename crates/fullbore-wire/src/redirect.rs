@@ -1,63 +1,63 @@
-//! Redirects: where a Location leads (RFC 3986, section 5), and where it may not.
+//! Redirects: where a Location leads (RFC 3986, section 5), and where it must not lead.
 //!
-//! Refused: line breaks and other controls, raw or encoded (CVE-2019-3462), the step
-//! from https to http, userinfo, loops, and long chains. Nothing is ever decoded.
+//! These are refused: line breaks and other controls, raw or encoded (CVE-2019-3462), the step from https to http,
+//! userinfo, loops, and long chains. Nothing is ever decoded.
 
 use crate::url::{Scheme, URL_BYTES_MAX, Url, UrlError, is_path_byte, push_encoded, split_scheme};
 
-/// Redirects in a row for one file. Real archives need one or two (deb.example.org to a
-/// CDN, a login to a bucket); 5 is what RFC 2068 recommended.
+/// Maximum number of consecutive redirects for one file. Real archives need one or two (deb.example.org to a CDN, a
+/// login to a bucket); RFC 2068 recommended 5.
 pub(crate) const REDIRECTS_MAX: usize = 5;
 
 /// Why a redirect is not followed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RedirectError {
-    /// No Location.
+    /// The answer has no Location.
     #[error("redirect from {from} without a Location")]
     NoLocation {
-        /// Where it came from.
+        /// The redirecting URL.
         from: String,
     },
-    /// A line break, NUL or other control character, raw or encoded.
+    /// The Location has a line break, NUL or another control character, raw or encoded.
     #[error("redirect from {from} holds a control character: {location:?}")]
     Control {
-        /// Where it came from.
+        /// The redirecting URL.
         from: String,
         /// The Location, cut to 100 characters.
         location: String,
     },
-    /// https → http.
+    /// The redirect leads from https to http.
     #[error("redirect from {from} would leave https for {to}")]
     Downgrade {
-        /// Where it came from.
+        /// The redirecting URL.
         from: String,
-        /// Where it leads.
+        /// Target of the redirect.
         to: String,
     },
-    /// Back to a URL of the same chain.
+    /// The redirect leads back to a URL of the same chain.
     #[error("redirect loop: {to} was asked before")]
     Loop {
-        /// Where it leads.
+        /// Target of the redirect.
         to: String,
     },
-    /// More than [`REDIRECTS_MAX`].
+    /// The chain has more than `REDIRECTS_MAX` redirects.
     #[error("more than {REDIRECTS_MAX} redirects, the last from {from}")]
     TooMany {
-        /// Where it came from.
+        /// The redirecting URL.
         from: String,
     },
-    /// What the Location says is no URL we take.
+    /// The Location is not an accepted URL.
     #[error("redirect from {from}: {error}")]
     Url {
-        /// Where it came from.
+        /// The redirecting URL.
         from: String,
-        /// What is wrong.
+        /// Why the URL is not accepted.
         error: UrlError,
     },
 }
 
-/// Whether a status asks to look elsewhere. 300, 304, 305 and 306 do not.
+/// Whether a status is a redirect. 300, 304, 305 and 306 are not.
 pub fn is_redirect(status: u16) -> bool {
     matches!(status, 301 | 302 | 303 | 307 | 308)
 }
@@ -65,7 +65,7 @@ pub fn is_redirect(status: u16) -> bool {
 /// The chain of one file's redirects.
 #[derive(Clone, Debug)]
 pub struct Redirects {
-    /// First the URL asked for, last the present one. Never empty.
+    /// First the requested URL, last the present one. Never empty.
     chain: Vec<Url>,
 }
 
@@ -90,11 +90,11 @@ impl Redirects {
         self.chain.first().expect("the chain begins with one URL")
     }
 
-    /// Takes the next step and gives the URL to ask.
+    /// Follows a redirect and returns the URL to request.
     ///
     /// # Errors
     /// [`RedirectError::NoLocation`] without a Location; [`RedirectError::Loop`] back to a URL of the chain;
-    /// [`RedirectError::TooMany`] beyond [`REDIRECTS_MAX`]; otherwise as [`resolve`].
+    /// [`RedirectError::TooMany`] beyond `REDIRECTS_MAX`; otherwise as [`resolve`].
     pub fn follow(&mut self, location: Option<&str>) -> Result<&Url, RedirectError> {
         let current = self.current();
         let from = shown(current);
@@ -111,11 +111,11 @@ impl Redirects {
     }
 }
 
-/// Resolves a Location against the URL it answered.
+/// Resolves a Location against the URL that it answered.
 ///
 /// # Errors
 /// [`RedirectError::Control`] if `location` has a control character; [`RedirectError::Downgrade`] from `https` to
-/// `http`; [`RedirectError::Url`] if the result is no URL.
+/// `http`; [`RedirectError::Url`] if the result is not a URL.
 pub fn resolve(base: &Url, location: &str) -> Result<Url, RedirectError> {
     let from = shown(base);
     let refused = |error| RedirectError::Url { from: from.clone(), error };
@@ -145,7 +145,7 @@ pub fn resolve(base: &Url, location: &str) -> Result<Url, RedirectError> {
         UrlError::PercentEncoding { .. } if encodes_control(location) => control(),
         other => refused(other),
     })?;
-    // Dot segments of absolute and scheme-relative forms go too (RFC 3986, 5.2.2).
+    // Dot segments of absolute and scheme-relative forms are removed as well (RFC 3986, 5.2.2).
     let next = next.with_target(remove_dot_segments(next.target())).map_err(refused)?;
     if base.scheme() == Scheme::Https && next.scheme() == Scheme::Http {
         return Err(RedirectError::Downgrade { from, to: shown(&next) });
@@ -153,7 +153,7 @@ pub fn resolve(base: &Url, location: &str) -> Result<Url, RedirectError> {
     Ok(next)
 }
 
-/// An address as errors may tell it. Behind a `?` may stand what opens the place to whoever reads it.
+/// A URL for error messages, without its query, which may grant access to any reader.
 fn shown(url: &Url) -> String {
     without_query(&url.to_string()).to_owned()
 }
@@ -162,7 +162,7 @@ fn without_query(address: &str) -> &str {
     address.split('?').next().unwrap_or_default()
 }
 
-/// The reference has a scheme we do not speak: letters before a colon, before any slash.
+/// Whether the reference has a scheme: letters before a colon, before any slash.
 fn has_scheme(reference: &str) -> bool {
     let end = reference.find([':', '/', '?']).unwrap_or(reference.len());
     let (scheme, rest) = reference.split_at(end);
@@ -211,7 +211,7 @@ fn remove_dot_segments(target: &str) -> String {
     format!("/{}{query}", kept.join("/"))
 }
 
-/// Encodes what servers wrongly leave raw behind the authority.
+/// Percent-encodes bytes behind the authority that servers wrongly leave raw.
 fn tidy_absolute(url: &str) -> String {
     let authority_start = url.find("://").map_or(0, |at| at + 3);
     let path_start = url[authority_start..].find(['/', '?']).map_or(url.len(), |at| authority_start + at);
@@ -219,7 +219,7 @@ fn tidy_absolute(url: &str) -> String {
     format!("{before}{}", encode(path))
 }
 
-/// Spaces, brackets, UTF-8 and the like as percent-encodings; existing encodings stay.
+/// Percent-encodes spaces, brackets, UTF-8 and the like; existing encodings stay.
 fn encode(path: &str) -> String {
     let mut encoded = String::with_capacity(path.len());
     for byte in path.bytes() {
@@ -251,7 +251,7 @@ mod tests {
     /// RFC 3986, section 5.4, with our base in place of `http://a/b/c/d;p?q`; the
     /// fragment is dropped, as for any redirect.
     #[test]
-    fn rfc_3986_5_4_reference_resolution() {
+    fn references_resolve_as_in_rfc_3986() {
         let base = url("http://a/b/c/d;p?q");
         for (reference, resolved) in [
             ("g", "http://a/b/c/g"),
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn redirect_injection() {
+    fn a_redirect_injects_no_line() {
         let base = url("http://deb.example.org/debian/pool/x.deb");
         for location in [
             "/new\r\n201 URI Done",
@@ -392,7 +392,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_panics_and_gives_clean_targets(location in "[\\PC\\r\\n\\x00%/.?#:@]{0,60}") {
+        fn any_redirect_is_refused_or_gives_a_clean_target(location in "[\\PC\\r\\n\\x00%/.?#:@]{0,60}") {
             if let Ok(next) = resolve(&url("http://a/b/c?d"), &location) {
                 prop_assert!(next.to_string().bytes().all(|byte| byte.is_ascii_graphic()));
                 prop_assert!(!next.path().split('/').any(|part| part == "." || part == ".."));

@@ -1,8 +1,8 @@
-//! From a host name to its addresses, and to the one that answers first.
+//! Resolves a host name to its addresses, and connects to the one that answers first.
 //!
-//! Addresses of both families are tried alternately, IPv6 first, each a little after the
-//! one before, and the first connection wins ("happy eyeballs", RFC 8305). So a host with a
-//! dead address costs a quarter of a second instead of a time-out.
+//! Addresses of both families are tried alternately, IPv6 first, each a little after the one before, and the first
+//! connection wins ("happy eyeballs", RFC 8305). So a host with a dead address costs a quarter of a second instead of a
+//! time-out.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,27 +13,26 @@ use tokio::task::JoinSet;
 
 use crate::socket::{self, Socket, SocketOptions};
 
-/// Head start of one attempt before the next begins: the recommended "Connection Attempt
-/// Delay" of RFC 8305, section 5.
+/// Time between two attempts: the recommended "Connection Attempt Delay" of RFC 8305, section 5.
 pub(crate) const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
-/// Addresses of one host that are tried. Large mirrors have up to 8 of each family (a guess,
-/// doubled); a resolver's answer may hold hundreds.
+/// Maximum number of addresses tried per host. Large mirrors have up to 8 of each family (a guess, doubled); a
+/// resolver's answer may have hundreds.
 pub(crate) const MAX_ADDRESSES: usize = 16;
 
-/// Addresses of which kind are used.
+/// Which address families are used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Family {
-    /// Both.
+    /// IPv4 and IPv6.
     #[default]
     Either,
-    /// IPv4 alone.
+    /// IPv4 only.
     V4,
-    /// IPv6 alone.
+    /// IPv6 only.
     V6,
 }
 
-/// Looks names up with the system's resolver, except those that were given addresses here.
+/// Looks up names with the system's resolver, except names that were given fixed addresses.
 #[derive(Debug, Clone, Default)]
 pub struct Resolver {
     fixed: HashMap<String, Vec<IpAddr>>,
@@ -41,21 +40,21 @@ pub struct Resolver {
 }
 
 impl Resolver {
-    /// Gives `host` these addresses; the system's resolver is not asked for it.
+    /// Gives `host` fixed addresses; the system's resolver is not asked for it.
     pub fn fix(&mut self, host: &str, addresses: Vec<IpAddr>) {
         self.fixed.insert(host.to_ascii_lowercase(), addresses);
     }
 
-    /// Uses addresses of this kind alone.
+    /// Restricts lookups to one address family.
     pub fn only(&mut self, family: Family) {
         self.family = family;
     }
 
-    /// The addresses of `host` in the order in which to try them; at most [`MAX_ADDRESSES`].
+    /// The addresses of `host` in the order in which to try them; at most `MAX_ADDRESSES`.
     ///
     /// # Errors
-    /// What the system's resolver says; `NotFound` when it knows the name without an address;
-    /// `Unsupported` for a name in `.onion`, which is not looked up.
+    /// The error of the system's resolver; [`io::ErrorKind::NotFound`] if the name has no address;
+    /// [`io::ErrorKind::Unsupported`] for a name in `.onion`, which is not looked up.
     pub async fn lookup(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
         if let Ok(address) = bare.parse::<IpAddr>() {
@@ -82,18 +81,18 @@ impl Resolver {
     }
 }
 
-/// Why a name in `.onion` is refused, and what to do.
+/// Why a name in `.onion` is refused, with advice.
 const ONION_REFUSED: &str = "direct connection to .onion domains is blocked: DNS must not see such a name (RFC 7686); \
      set a Tor proxy that looks the name up itself";
 
-/// Whether DNS must not be asked for `host` (RFC 7686, section 2), in any case and with a final dot.
+/// Whether DNS must not be asked for `host` (RFC 7686, section 2), in either letter case, and also with a final dot.
 #[must_use]
 pub fn is_onion(host: &str) -> bool {
     let host = host.trim_end_matches('.');
     host.rsplit('.').next().is_some_and(|label| label.eq_ignore_ascii_case("onion"))
 }
 
-/// RFC 8305, section 4: families by turns, IPv6 first; no address twice.
+/// RFC 8305, section 4: alternates families, IPv6 first; no address twice.
 fn alternate(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let (mut six, mut four) = (Vec::new(), Vec::new());
     for address in addresses {
@@ -115,11 +114,11 @@ fn alternate(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     }
 }
 
-/// Connects to the first of `addresses` that answers, each attempt `delay` after the one
-/// before, or at once when that one failed. Attempts that lost are abandoned.
+/// Connects to the first of `addresses` that answers. Each attempt starts `delay` after the one before, or at once if
+/// that one failed. Losing attempts are aborted.
 ///
-/// Returns `None` when all have failed. Failures are put into `failures` as they happen, so that
-/// a caller whose time limit cuts this short can still tell what was tried.
+/// Returns `None` if all have failed. Failures are added to `failures` as they happen, so that a caller that hits its
+/// time limit can still report them.
 pub async fn race(
     addresses: &[SocketAddr],
     options: &SocketOptions,
@@ -127,7 +126,7 @@ pub async fn race(
     failures: &mut Vec<(SocketAddr, io::Error)>,
 ) -> Option<(SocketAddr, Socket)> {
     let mut waiting = addresses.iter().copied();
-    // Dropping the set, at the end or when cancelled, aborts what is still under way.
+    // Dropping the set, at the end or when cancelled, aborts the attempts in progress.
     let mut attempts = JoinSet::new();
     let begin = |attempts: &mut JoinSet<_>, address: SocketAddr| {
         let options = options.clone();
@@ -152,7 +151,7 @@ pub async fn race(
                             break;
                         }
                     }
-                    // A task of ours neither panics nor is aborted while the set lives.
+                    // An attempt's task neither panics nor is aborted while the set exists.
                     Some(Err(_)) => {}
                     None => return None,
                 },
@@ -183,7 +182,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_family_alone() {
+    async fn one_family_alone_is_looked_up() {
         let mut resolver = Resolver::default();
         resolver.fix("both.example", vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()]);
         assert_eq!(resolver.lookup("both.example", 80).await.unwrap().len(), 2);
@@ -207,7 +206,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn literals_fixed_names_and_unknown_names() {
+    async fn literals_and_fixed_names_are_resolved_without_a_lookup() {
         let mut resolver = Resolver::default();
         resolver.fix("Mirror.Example.org", vec![Ipv4Addr::LOCALHOST.into()]);
         resolver.fix("empty.example.org", vec![]);

@@ -2,21 +2,20 @@
 
 use crate::conditional::parse_http_date;
 
-/// Longest pause we let a host ask for. A run that waits longer for one host has no
-/// use for it; a guess.
+/// Longest pause that a host may request, in seconds. A run that waits longer for one host has no use for it; a guess.
 pub(crate) const RETRY_AFTER_MAX_S: u64 = 3600;
 
-/// The field, in its two forms.
+/// Value of the field `Retry-After` in its two forms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryAfter {
-    /// Seconds after the answer.
+    /// A number of seconds after the answer.
     Seconds(u64),
-    /// At this time, unix seconds by the server's clock.
+    /// A time in Unix seconds, by the server's clock.
     At(i64),
 }
 
 impl RetryAfter {
-    /// Reads the field's value: seconds, or an HTTP date.
+    /// Parses the field's value: seconds, or an HTTP date.
     ///
     /// ```
     /// use fullbore_wire::retry_after::RetryAfter;
@@ -34,8 +33,8 @@ impl RetryAfter {
         parse_http_date(text).map(Self::At)
     }
 
-    /// Seconds to wait, at most [`RETRY_AFTER_MAX_S`]. `date` is the answer's own Date,
-    /// which makes a wrong clock on either side harmless; `now` is used without it.
+    /// Seconds to wait, at most `RETRY_AFTER_MAX_S`. `date` is the Date of the same answer, which makes a wrong clock
+    /// on either side harmless. Without it, `now` is used.
     pub fn delay_s(self, date: Option<i64>, now: i64) -> u64 {
         let delay_s = match self {
             Self::Seconds(seconds) => seconds,
@@ -53,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_forms_bounded() {
+    fn both_forms_of_a_delay_are_read_and_bounded() {
         let at = RetryAfter::parse("Sun, 06 Nov 1994 08:49:37 GMT").unwrap();
         assert_eq!(at, RetryAfter::At(784_111_777));
         assert_eq!(at.delay_s(Some(784_111_770), 0), 7);

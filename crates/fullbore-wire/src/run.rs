@@ -1,7 +1,7 @@
-//! The network's part of a run, as the commands share it: settings, the loop that fetches, hosts in the report.
+//! The network's part of a run, shared by the commands: settings, the fetch loop, and hosts in the report.
 //!
-//! Commands are plain blocking code; connections live on the one worker of a tokio runtime, so that parsing an index
-//! never holds up a socket.
+//! Commands are plain blocking code. Connections run on the single worker of a tokio runtime, so that parsing an index
+//! never delays a socket.
 
 pub(crate) mod batch;
 mod buckets;

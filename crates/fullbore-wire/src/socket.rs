@@ -1,8 +1,8 @@
-//! A TCP connection with the options bulk transfer wants, and a probe on its counters.
+//! A TCP connection with options for bulk transfer, and a probe for its counters.
 //!
-//! [`open`] connects one address. [`Socket`] is the stream; [`TcpProbe`] reads its
-//! `TCP_INFO`, and has it paced, from any other thread, however deep the stream is wrapped in TLS or HTTP/2,
-//! and keeps the last reading after the stream is gone without keeping it open.
+//! [`open`] connects to one address. [`Socket`] is the stream. [`TcpProbe`] reads its `TCP_INFO` and can request
+//! pacing, from any thread, however deep the stream is wrapped in TLS or HTTP/2. It keeps the last reading after the
+//! end of the stream, without keeping the stream open.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -21,20 +21,20 @@ use tokio::net::{TcpSocket, TcpStream};
 use crate::pacing::pace;
 use crate::tcp_info::TcpInfo;
 
-/// Silence before the kernel asks whether the other end still lives. Short of the 120 s after
-/// which many home routers forget a connection (a guess from common defaults).
+/// Idle time before the kernel sends a keepalive probe. Less than the 120 s after which many home routers forget a
+/// connection (a guess from common defaults).
 pub(crate) const KEEPALIVE_IDLE: Duration = Duration::from_secs(45);
-/// Time between such questions.
+/// Time between keepalive probes.
 pub(crate) const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
-/// Unanswered questions until the connection counts as dead: 45 s + 4 × 15 s.
+/// Number of unanswered probes until the connection counts as dead: 45 s + 4 × 15 s.
 pub(crate) const KEEPALIVE_PROBES: u32 = 4;
 
-/// What to ask of the kernel for a connection.
+/// Socket options of a connection.
 ///
-/// The receive buffer is left alone unless asked: setting `SO_RCVBUF` switches off
-/// receive autotuning (`tcp_moderate_rcvbuf`), which follows the path up to
-/// `tcp_rmem`'s maximum, and caps the value at the far smaller `rmem_max`. `TCP_NODELAY` is
-/// always on: requests are written whole, and Nagle would hold the second one for a round trip.
+/// The receive buffer is left alone unless set. Setting `SO_RCVBUF` switches off receive autotuning
+/// (`tcp_moderate_rcvbuf`), which follows the path up to the maximum of `tcp_rmem`, and caps the value at the far
+/// smaller `rmem_max`. `TCP_NODELAY` is always on: requests are written whole, and Nagle's algorithm would delay the
+/// second one by a round trip.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SocketOptions {
     /// Congestion control by name (`bbr`, `cubic`); the system's default when `None`.
@@ -43,27 +43,26 @@ pub struct SocketOptions {
     pub receive_buffer_bytes: Option<usize>,
     /// `SO_SNDBUF` in bytes; `None` leaves autotuning on.
     pub send_buffer_bytes: Option<usize>,
-    /// `TCP_NOTSENT_LOWAT`: the socket counts as writable only below this many unsent bytes.
-    /// For senders, so that what waits stays in our window (where it can still be
-    /// reordered and is accounted) and not in the kernel's buffer.
+    /// `TCP_NOTSENT_LOWAT`: the socket counts as writable only below this number of unsent bytes. For senders: waiting
+    /// bytes then stay in our window, where they are accounted and can be reordered, and not in the kernel's buffer.
     pub unsent_low_water_bytes: Option<u32>,
 }
 
-/// Connects to one address with `options` set before the first packet, so that the window scale and
-/// the congestion control of slow start are already the wanted ones. No time limit of its own.
+/// Connects to one address. `options` are set before the first packet, so that window scale and congestion control
+/// apply to slow start. It has no time limit of its own.
 ///
 /// # Errors
-/// What the kernel says; an unknown congestion control is named.
+/// The error of the kernel, such as `ECONNREFUSED` or `ENETUNREACH`. An unknown congestion control is named.
 pub async fn open(address: SocketAddr, options: &SocketOptions) -> io::Result<Socket> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     configure(SockRef::from(&socket), options)?;
     Socket::new(socket.connect(address).await?)
 }
 
-/// Sets `options` and the fixed ones on a socket, connected or not.
+/// Sets `options` and the fixed options on a socket, connected or not.
 ///
 /// # Errors
-/// What the kernel says; an unknown congestion control is named.
+/// The error of `setsockopt`. An unknown congestion control is named.
 pub fn configure(socket: SockRef<'_>, options: &SocketOptions) -> io::Result<()> {
     socket.set_tcp_nodelay(true)?;
     socket.set_tcp_keepalive(
@@ -94,17 +93,17 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Takes a connected (or accepted) stream over.
+    /// Wraps a connected or accepted stream.
     ///
     /// # Errors
-    /// When the process is out of descriptors: the probe has one of its own.
+    /// `EMFILE` or `ENFILE` if no descriptor is left: the probe needs one of its own.
     pub fn new(stream: TcpStream) -> io::Result<Socket> {
         let own = stream.as_fd().try_clone_to_owned()?;
         let probe = TcpProbe { state: Arc::new(Mutex::new(Probed::Open(own))) };
         Ok(Socket { stream, probe })
     }
 
-    /// The probe on this connection; cheap to clone and free to outlive it.
+    /// A probe for this connection. It is cheap to clone and may outlive the socket.
     #[must_use]
     pub fn probe(&self) -> TcpProbe {
         self.probe.clone()
@@ -116,10 +115,10 @@ impl Socket {
         &self.stream
     }
 
-    /// Appends what is there, as [`TcpStream::try_read_buf`].
+    /// Appends available data to `buf`, like [`TcpStream::try_read_buf`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`TcpStream::try_read_buf`]: `WouldBlock` if no data is there, otherwise the error of the socket.
     pub(crate) fn try_read_buf(&self, buf: &mut impl BufMut) -> io::Result<usize> {
         self.stream.try_read_buf(buf).inspect(|bytes| moved(*bytes))
     }
@@ -127,7 +126,7 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // The probe's descriptor goes first: only the last one closed tells the other end.
+        // Close the probe's descriptor first: only the last close informs the other end.
         self.probe.close();
     }
 }
@@ -174,9 +173,8 @@ fn counted(polled: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
     polled
 }
 
-/// Reads a connection's `TCP_INFO` from wherever the verdict is made. Clones share the
-/// connection. While the [`Socket`] lives each call asks the kernel; afterwards the reading
-/// made at its end is returned.
+/// Reads a connection's `TCP_INFO` from any thread. Clones share the connection. While the [`Socket`] exists, each call
+/// asks the kernel; afterwards it returns the last reading.
 #[derive(Debug, Clone)]
 pub struct TcpProbe {
     state: Arc<Mutex<Probed>>,
@@ -184,14 +182,14 @@ pub struct TcpProbe {
 
 #[derive(Debug)]
 enum Probed {
-    /// A duplicate descriptor, so that the stream can be anywhere, also inside another task.
+    /// A duplicate descriptor, so that the stream may be anywhere, such as inside another task.
     Open(OwnedFd),
-    /// The last reading, if it could be made.
+    /// The last reading, if there was one.
     Closed(Option<TcpInfo>),
 }
 
 impl TcpProbe {
-    /// The counters now, or at the connection's end. `None` only when the kernel refused.
+    /// The counters now, or at the connection's end. `None` only if the kernel refused.
     #[must_use]
     pub fn read(&self) -> Option<TcpInfo> {
         match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -200,7 +198,7 @@ impl TcpProbe {
         }
     }
 
-    /// Has the kernel pace what is sent from now on (see [`pace`]). A kernel that does not know how sends as it did.
+    /// Requests pacing of further sends (see `pace`). A kernel without pacing sends as before.
     pub fn pace(&self) {
         if let Probed::Open(socket) = &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
             let _ = pace(socket.as_fd());

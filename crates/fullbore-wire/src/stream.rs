@@ -1,8 +1,8 @@
 //! The byte stream under a protocol: plain TCP or TLS, read in large pieces.
 //!
-//! [`Stream::read_into`] takes everything there is, up to a limit, before it returns, so
-//! that a few large chunks and not many small ones travel on; and it says whether it had
-//! to wait, which is the verdict's "socket found empty".
+//! [`Stream::read_into`] takes all available data, up to a limit, before it returns, so that a few large chunks are
+//! passed on instead of many small ones. It also reports whether it had to wait, which is the verdict's "socket found
+//! empty".
 
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
@@ -20,15 +20,15 @@ use crate::forward::writes_go_to;
 use crate::socket::{Socket, TcpProbe};
 use crate::tls::{Protocol, TlsError, server_name};
 
-/// Bytes taken from the kernel at once on a TLS connection. rustls itself asks for 4 KiB at a
-/// time (`READ_SIZE` in its deframer), which is 64 system calls where this is one.
+/// Number of bytes read from the kernel at once on a TLS connection. rustls itself asks for 4 KiB at a time
+/// (`READ_SIZE` in its deframer), which would take 64 system calls.
 const TLS_READ_AHEAD_BYTES: usize = 256 << 10;
 
-/// Below this much room a buffer is given new memory instead of being filled up: one TLS
-/// record's payload, and about what a system call is worth.
+/// Minimum spare room; below it a buffer gets new memory instead of being filled up. It is the payload of one TLS
+/// record, and about what a system call is worth.
 const MIN_SPARE_BYTES: usize = 16 << 10;
 
-/// A connection to a server, plain or through TLS.
+/// A connection to a server, plain or with TLS.
 #[derive(Debug)]
 pub enum Stream {
     /// Plain TCP.
@@ -42,15 +42,15 @@ pub enum Stream {
 pub struct Filled {
     /// Number of bytes that were appended to the buffer.
     pub bytes: usize,
-    /// Nothing was there at first: the socket was found empty and we waited.
+    /// Whether no data was there at first, so that the call waited.
     pub waited: bool,
-    /// The other end has finished. TLS ends without `close_notify` count as well, as many
-    /// servers send none; a body's completeness is judged by its length and hash, not by this.
+    /// Whether the other end has finished. TLS ends without `close_notify` count as well, because many servers send
+    /// none. Length and hash judge whether a body is complete.
     pub end: bool,
 }
 
 impl Stream {
-    /// The probe on the TCP connection beneath.
+    /// Probe for the TCP connection beneath.
     #[must_use]
     pub fn probe(&self) -> TcpProbe {
         match self {
@@ -65,7 +65,7 @@ impl Stream {
         matches!(self, Stream::Tls(_))
     }
 
-    /// Waits until a read would give something (data, the end, or an error).
+    /// Waits until a read would return data, the end or an error.
     ///
     /// # Errors
     /// The error of the socket, if polling it fails.
@@ -73,10 +73,10 @@ impl Stream {
         std::future::poll_fn(|cx| self.poll_readable(cx)).await
     }
 
-    /// [`Stream::readable`] for those who poll, beside a write for instance.
+    /// [`Stream::readable`] for pollers, e.g. beside a write.
     ///
     /// # Errors
-    /// As `readable`.
+    /// As [`Stream::readable`].
     pub(crate) fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Stream::Plain(socket) => socket.tcp().poll_read_ready(cx),
@@ -87,11 +87,11 @@ impl Stream {
         }
     }
 
-    /// Appends what is there, at most the buffer's spare room, without waiting. `Ok(0)` is the
-    /// end, or a buffer without room: it is not grown.
+    /// Appends available data, at most as much as fits into the buffer, without waiting. `Ok(0)` means the end, or a
+    /// buffer without room, which does not grow.
     ///
     /// # Errors
-    /// `WouldBlock` when nothing is there; the connection's otherwise.
+    /// `WouldBlock` if no data is there; otherwise the error of the connection.
     pub(crate) fn try_read_buf(&mut self, buf: &mut BytesMut) -> io::Result<usize> {
         let room = buf.capacity() - buf.len();
         if room == 0 {
@@ -107,12 +107,11 @@ impl Stream {
         }
     }
 
-    /// Waits for data and appends all there is, at most `max` bytes. The buffer is given room
-    /// for `max` when it has little left; a caller with a buffer of fixed size passes what fits.
-    /// Cancelling loses nothing.
+    /// Waits for data and appends all available, at most `max` bytes. A buffer with little room grows by `max`; a
+    /// caller with a buffer of fixed size passes its room. Cancelling loses nothing.
     ///
     /// # Errors
-    /// The connection's. Bytes read before it have been returned by earlier calls.
+    /// The error of the connection. Earlier calls have returned the bytes before it.
     pub async fn read_into(&mut self, buf: &mut BytesMut, max: usize) -> io::Result<Filled> {
         if buf.capacity() - buf.len() < max.min(MIN_SPARE_BYTES) {
             buf.reserve(max);
@@ -128,7 +127,7 @@ impl Stream {
         Ok(Filled { bytes, waited, end: bytes == 0 && room > 0 })
     }
 
-    /// Appends all there is, at most `room` bytes, which the buffer must have; 0 is the end.
+    /// Appends available data, at most `room` bytes, which must fit into the buffer; 0 means the end.
     fn poll_fill(&mut self, cx: &mut Context<'_>, buf: &mut BytesMut, room: usize) -> Poll<io::Result<usize>> {
         let mut filled = 0;
         while filled < room {
@@ -137,7 +136,7 @@ impl Stream {
                 Poll::Ready(Ok(0)) => break,
                 Poll::Ready(Ok(bytes)) => filled += bytes,
                 Poll::Ready(Err(error)) => match self {
-                    // The data first; a socket tells of its error only once.
+                    // Return the data first; a socket reports an error only once.
                     Stream::Tls(tls) if filled > 0 => {
                         tls.deferred = Some(error);
                         break;
@@ -147,7 +146,7 @@ impl Stream {
                 Poll::Pending if filled == 0 => return Poll::Pending,
                 Poll::Pending => break,
             }
-            // The kernel gives a plain socket's bytes at once; TLS comes record by record.
+            // The kernel returns all bytes of a plain socket at once; TLS returns them record by record.
             if !self.is_tls() {
                 break;
             }
@@ -156,8 +155,8 @@ impl Stream {
     }
 }
 
-/// Servers often close without TLS' `close_notify`, which rustls reports as an unexpected end.
-/// Here it is an end like any other: a body is judged by its length and its hash.
+/// Treats an unexpected end as a normal one. Servers often close without TLS's `close_notify`, which rustls reports as
+/// an error. Length and hash judge a body.
 fn end_without_notice(error: io::Error) -> io::Result<()> {
     match error.kind() {
         io::ErrorKind::UnexpectedEof => Ok(()),
@@ -181,7 +180,7 @@ impl AsyncRead for Stream {
 }
 
 impl Stream {
-    /// Where bytes to be sent go.
+    /// The writer for sending.
     fn writer(&mut self) -> &mut (dyn AsyncWrite + Unpin) {
         match self {
             Stream::Plain(socket) => socket,
@@ -196,16 +195,16 @@ writes_go_to!(Stream, |stream| stream.writer());
 #[derive(Debug)]
 pub struct TlsSocket {
     inner: TlsStream<Beneath>,
-    /// An error that came after data in one `read_into`.
+    /// An error that followed data in one `read_into`.
     deferred: Option<io::Error>,
 }
 
 impl TlsSocket {
-    /// Does the handshake as a client that wants to reach `host`, and says what was agreed on.
-    /// `stream` is plain TCP, or TLS to an https proxy, inside which this session then runs.
+    /// Does the TLS handshake as a client for `host`, and returns the negotiated protocol. `stream` is plain TCP, or
+    /// TLS to an https proxy, inside which this session runs.
     ///
     /// # Errors
-    /// [`TlsError`], naming the host and the reason. There is no time limit here.
+    /// A [`TlsError`] that names the host and the reason. There is no time limit here.
     pub async fn connect(
         config: Arc<ClientConfig>,
         host: &str,
@@ -214,12 +213,12 @@ impl TlsSocket {
         TlsSocket::handshake(config, host, stream, Stage::Over).await
     }
 
-    /// As [`TlsSocket::connect`], but our end of the handshake goes out with what is written first, or when something is
-    /// to be read: for whoever does one of them at once. Alone it would be a packet, and so a tenth of what TCP lets go
-    /// in the first flight.
+    /// As [`TlsSocket::connect`], but the end of the handshake is sent together with the first write, or before the
+    /// first read. For callers that do either at once. As a packet of its own, it would be a tenth of TCP's first
+    /// flight.
     ///
     /// # Errors
-    /// As there.
+    /// As [`TlsSocket::connect`].
     pub(crate) async fn connect_to_write(
         config: Arc<ClientConfig>,
         host: &str,
@@ -254,30 +253,30 @@ impl TlsSocket {
     }
 }
 
-/// What is beneath a TLS session. It reads in large pieces for rustls, which asks for small ones, and may hold the end of
-/// the handshake back.
+/// The transport beneath a TLS session. It reads in large pieces for rustls, which asks for small ones, and may hold
+/// back the end of the handshake.
 #[derive(Debug)]
 struct Beneath {
     stream: Stream,
     ahead: BytesMut,
-    /// Written by rustls, and not to the stream yet.
+    /// Bytes that rustls has written, and that are not sent yet.
     held: BytesMut,
     stage: Stage,
 }
 
-/// How far a handshake is whose end is held back.
+/// State of a handshake whose end is held back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Nothing came from the server.
+    /// The server has not answered yet.
     Hello,
-    /// It has answered: what is written now is held, and goes out before anything more is read.
+    /// The server has answered: written bytes are held back, and sent before anything more is read.
     Answered,
-    /// Nothing more is held.
+    /// Nothing is held back any more.
     Over,
 }
 
 impl Beneath {
-    /// Writes what is held back.
+    /// Sends the bytes that are held back.
     fn poll_release(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.held.is_empty() {
             match ready!(Pin::new(&mut self.stream).poll_write(cx, &self.held))? {

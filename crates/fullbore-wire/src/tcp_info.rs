@@ -1,41 +1,39 @@
-//! The kernel's own account of one TCP connection: round trip, retransmissions, and
-//! what a sender was limited by.
+//! The kernel's counters of one TCP connection: round trip, retransmissions, and the limits of the sender.
 //!
-//! `TCP_INFO` is the second signal of the verdict (see the engine): a stage says it
-//! starves, the kernel says whether the path, the other end's window or our own
-//! buffer is the reason. The call is the only `unsafe` here; everything
-//! after it reads bytes whose number the kernel reported.
+//! `TCP_INFO` is the second signal of the verdict (see the engine). A stage reports that it starves; the kernel shows
+//! whether the path, the other end's window or our own buffer is the reason. The call is the only `unsafe` code here;
+//! all other code reads bytes whose number the kernel reported.
 #![allow(unsafe_code)]
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-/// Room for the kernel's `struct tcp_info`: 248 bytes as of Linux 6.8; the kernel
-/// fills what fits and reports how much that was, so a larger or smaller struct is harmless.
+/// Size of the buffer for the kernel's `struct tcp_info`: 248 bytes as of Linux 6.8. The kernel fills what fits and
+/// reports how much, so a larger or smaller struct is harmless.
 const TCP_INFO_BYTES: usize = 384;
 
-/// Up to and including `tcpi_total_retrans`, there since Linux 2.6. Less than this is
-/// not a TCP socket's answer.
+/// Length up to and including `tcpi_total_retrans`, available since Linux 2.6. A shorter answer is not that of a TCP
+/// socket.
 const TCP_INFO_MINIMUM_BYTES: usize = 104;
 
-/// What the kernel reports as the smallest round trip while it has not measured one.
+/// The kernel's value of the smallest round trip while it has not measured one.
 const UNKNOWN: u32 = u32::MAX;
 
-/// One reading of `TCP_INFO` (`linux/tcp.h`). Fields a kernel does not know are zero,
-/// or `None` where zero would be a lie. Counters grow over the connection's life.
+/// One reading of `TCP_INFO` (`linux/tcp.h`). Fields unknown to a kernel are zero, or `None` where zero would be
+/// misleading. Counters grow over the connection's life.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TcpInfo {
-    /// Smoothed round-trip time as the sender side of this end measures it.
+    /// Smoothed round-trip time, as measured by the sending side of this end.
     pub rtt: Duration,
     /// Mean deviation of `rtt` (RFC 6298, RTTVAR).
     pub rtt_variation: Duration,
     /// Smallest round-trip time of the recent past (Linux 4.9).
     pub min_rtt: Option<Duration>,
-    /// Round-trip time as the receiver estimates it; the useful one on a connection
-    /// that mostly receives. Zero until data arrived.
+    /// Round-trip time as the receiver estimates it; the useful one on a connection that mostly receives. Zero until
+    /// data has arrived.
     pub receive_rtt: Duration,
-    /// What receive-buffer autotuning takes to be copied per round trip, bytes.
+    /// Bytes per round trip that the application copies, as estimated by receive-buffer autotuning.
     pub receive_space_bytes: u32,
     /// Size of the congestion window, in segments.
     pub congestion_window_segments: u32,
@@ -53,11 +51,11 @@ pub struct TcpInfo {
     pub unsent_bytes: u32,
     /// Recent goodput of the sending direction, bytes per second (Linux 4.9).
     pub delivery_rate_bytes_per_s: u64,
-    /// Time with data outstanding to send (Linux 4.9). Zero on a mere receiver.
+    /// Time with data to send in flight (Linux 4.9). Zero on a mere receiver.
     pub busy: Duration,
-    /// Part of `busy` stalled by the other end's receive window: the receiver limits.
+    /// Part of `busy` in which the other end's receive window was full: the receiver limits.
     pub receive_window_limited: Duration,
-    /// Part of `busy` stalled by our own send buffer.
+    /// Part of `busy` in which our own send buffer was the limit.
     pub send_buffer_limited: Duration,
 }
 
@@ -65,8 +63,8 @@ impl TcpInfo {
     /// Reads the kernel's counters of a TCP socket (`TCP_INFO`, tcp(7)).
     ///
     /// # Errors
-    /// What `getsockopt` says: `ENOTSOCK`, `EOPNOTSUPP` for a socket that is not TCP;
-    /// `InvalidData` when the kernel's answer is shorter than any known kernel's.
+    /// The error of `getsockopt`: `ENOTSOCK`, or `EOPNOTSUPP` for a socket that is not TCP.
+    /// [`io::ErrorKind::InvalidData`] if the kernel's answer is shorter than that of any known kernel.
     pub fn read(socket: BorrowedFd<'_>) -> io::Result<TcpInfo> {
         let mut raw = [0_u8; TCP_INFO_BYTES];
         let mut length = TCP_INFO_BYTES as libc::socklen_t;
@@ -90,8 +88,8 @@ impl TcpInfo {
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("TCP_INFO of {length} bytes")))
     }
 
-    /// What is assumed of a socket whose kernel counts nothing, as qemu's user mode and some sandboxes do not: whatever
-    /// was written has arrived, and the path takes as much as it is given.
+    /// A reading for a socket whose kernel counts nothing, such as qemu's user mode and some sandboxes. All written
+    /// bytes count as arrived, and the path accepts any amount.
     pub(crate) fn uncounted(written_bytes: u64, received_bytes: u64) -> TcpInfo {
         TcpInfo {
             segment_bytes: 1460,
@@ -102,8 +100,7 @@ impl TcpInfo {
         }
     }
 
-    /// Reads the fields out of what the kernel filled; offsets are those of `linux/tcp.h`,
-    /// which only ever grows at its end.
+    /// Parses the struct that the kernel filled. The offsets are those of `linux/tcp.h`, which only grows at its end.
     fn parse(raw: &[u8]) -> Option<TcpInfo> {
         if raw.len() < TCP_INFO_MINIMUM_BYTES {
             return None;
@@ -133,14 +130,14 @@ impl TcpInfo {
         })
     }
 
-    /// The best guess at the path's round trip whichever way the data goes: the smaller of
-    /// the smoothed sender's and, where it measured one, the smallest seen.
+    /// Best estimate of the path's round trip in either direction of the data: the smaller of the sender's smoothed
+    /// value and the smallest seen, if measured.
     #[must_use]
     pub fn path_rtt(&self) -> Duration {
         self.min_rtt.map_or(self.rtt, |minimum| minimum.min(self.rtt))
     }
 
-    /// Payload bytes sent and not yet acknowledged; an open segment counts as a full one.
+    /// Payload bytes sent and not acknowledged; a partial segment counts as a full one.
     #[must_use]
     pub fn under_way_bytes(&self) -> u64 {
         u64::from(self.unacknowledged_segments) * u64::from(self.segment_bytes)
@@ -159,22 +156,22 @@ impl TcpInfo {
     }
 }
 
-/// Whether what was written to a connection has come to its other end.
+/// Tells when data written to a connection has arrived at its other end.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Arrival {
-    /// What the other end will have acknowledged then.
+    /// Value of `bytes_acknowledged` at which all of it has arrived.
     end: Option<u64>,
-    /// When it was last seen to be under way.
+    /// Time at which it was last seen in flight.
     missing: Option<Instant>,
     at: Option<Instant>,
 }
 
 impl Arrival {
-    /// To be called from when all of it is written, now and then.
+    /// Call it from time to time, from when all of the data is written.
     pub fn update(&mut self, info: &TcpInfo, now: Instant) {
         let in_kernel = info.in_kernel_bytes();
         let end = *self.end.get_or_insert(info.bytes_acknowledged + in_kernel);
-        // An open segment counts as a full one; nothing under way means that all is there.
+        // A partial segment counts as a full one; nothing in flight means that all has arrived.
         if self.at.is_none() {
             match info.bytes_acknowledged >= end || in_kernel == 0 {
                 true => self.at = Some(now),
@@ -183,8 +180,8 @@ impl Arrival {
         }
     }
 
-    /// When it had, by an estimate and by what was seen. The counters are read too seldom to know the time itself: where
-    /// they are read first after the answer, it would be the time of the answer.
+    /// Time of the arrival, from an estimate and the observations. The counters are read too seldom to know the exact
+    /// time: a first reading after the answer would give the time of the answer.
     #[must_use]
     pub fn estimated(&self, estimate: Option<Instant>) -> Option<Instant> {
         let Some(estimate) = estimate else { return self.at };
@@ -192,7 +189,7 @@ impl Arrival {
         Some(self.at.map_or(not_before, |at| at.min(not_before)))
     }
 
-    /// When it was first seen to have.
+    /// Time at which the arrival was first observed.
     #[must_use]
     pub fn at(&self) -> Option<Instant> {
         self.at
@@ -207,7 +204,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     #[test]
-    fn counts_what_loopback_carried() {
+    fn counters_have_what_loopback_carried() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut far, _) = listener.accept().unwrap();

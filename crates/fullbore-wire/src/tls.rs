@@ -1,10 +1,9 @@
-//! TLS: whom to believe, which protocol to agree on, and errors a person can act on.
+//! TLS: which certificates to trust, which protocol to negotiate, and errors that people can act on.
 //!
-//! [`Tls`] holds one client configuration per protocol offer, all sharing one session
-//! cache. The system's authorities are read on first need, once, because parsing them
-//! costs milliseconds that a plain http run should not pay. [`Trust`] says who may
-//! vouch for a server: authorities, or the server's key itself (`copy`'s throw-away
-//! keys, Tahoe-LAFS storage servers).
+//! [`Tls`] holds one client configuration per protocol offer; all share one session cache. The system's authorities are
+//! read once, on first need, because parsing them takes milliseconds that a plain http run does not need. [`Trust`]
+//! says who may vouch for a server: authorities, or the server's key itself (`copy`'s throw-away keys, Tahoe-LAFS
+//! storage servers).
 
 mod certificate;
 mod error;
@@ -29,14 +28,14 @@ use rustls::{ClientConfig, RootCertStore};
 pub use trusted::SystemAuthorities;
 use trusted::{Trusted, Verifier};
 
-/// Largest PEM file of authorities read. Debian's whole bundle is 0.2 MB; the rest is a guess.
+/// Maximum size of a PEM file of authorities. Debian's whole bundle is 0.2 MB; the rest is a guess.
 const MAX_PEM_BYTES: u64 = 16 << 20;
 
-/// The cryptography used, chosen here and nowhere else.
+/// The cryptography provider, chosen here and nowhere else.
 ///
-/// The hybrid of ML-KEM comes first, and brings a share of X25519 with it: servers that prefer either (OpenSSL has
-/// preferred the hybrid since 3.5) answer at once. With X25519 alone in the first flight those servers ask for the
-/// other by a HelloRetryRequest (RFC 8446, section 4.1.4), which is a round trip more for every connection.
+/// The ML-KEM hybrid comes first, and includes a key share of X25519. So servers that prefer either (OpenSSL has
+/// preferred the hybrid since 3.5) answer at once. With X25519 alone in the first flight, those servers send a
+/// HelloRetryRequest (RFC 8446, section 4.1.4), which costs every connection a further round trip.
 fn provider(small_key_shares: bool) -> CryptoProvider {
     use rustls::crypto::aws_lc_rs::kx_group::{SECP256R1, SECP384R1, X25519, X25519MLKEM768};
     let kx_groups = match small_key_shares {
@@ -50,16 +49,16 @@ fn provider(small_key_shares: bool) -> CryptoProvider {
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub enum Trust {
-    /// The authorities of the operating system. What is trusted here and in the next two is also accepted as a
-    /// server's own certificate, for the names and the time that it has.
+    /// The authorities of the operating system. Here and in the next two, a trusted certificate is also accepted as a
+    /// server's own, for its names and validity.
     #[default]
     System,
-    /// Those, and these as well (`--cacert`).
+    /// The system's authorities, and these as well (`--cacert`).
     SystemAnd(Authorities),
-    /// These and no others.
+    /// Only these authorities.
     Only(Authorities),
-    /// Nobody: the server's key has one of these SHA-256 sums of its SubjectPublicKeyInfo
-    /// (RFC 7469, section 2.4, gives the form). Names, dates and issuers are not looked at.
+    /// No authority: the server's key must have one of these SHA-256 sums of its SubjectPublicKeyInfo (RFC 7469,
+    /// section 2.4, gives the form). Names, dates and issuers are ignored.
     SpkiPins(Vec<[u8; 32]>),
     /// As `SpkiPins`, with the whole SubjectPublicKeyInfo (DER) instead of its sum.
     PinnedKeys(Vec<Vec<u8>>),
@@ -73,15 +72,16 @@ impl Authorities {
     /// Reads a PEM file with at least one certificate.
     ///
     /// # Errors
-    /// [`TlsError::Pem`] naming the file: unreadable, over 16 MiB, malformed or without a certificate.
+    /// [`TlsError::Pem`] with the file's name if it is unreadable, larger than 16 MiB, malformed, or without a
+    /// certificate.
     pub fn read(path: &Path) -> Result<Authorities, TlsError> {
         Authorities::parse(&read_pem(path)?, path)
     }
 
-    /// Parses PEM; `name` is the file for errors.
+    /// Parses PEM; `name` is the file's name for errors.
     ///
     /// # Errors
-    /// [`TlsError::Pem`]: malformed, no certificate, or one that cannot be read.
+    /// [`TlsError::Pem`] if `pem` is malformed, has no certificate, or one that cannot be parsed.
     pub fn parse(pem: &[u8], name: &Path) -> Result<Authorities, TlsError> {
         let bad = |reason: String| TlsError::Pem { file: name.to_owned(), reason };
         let certificates: Vec<_> =
@@ -108,17 +108,17 @@ fn read_pem(path: &Path) -> Result<Vec<u8>, TlsError> {
     Ok(pem)
 }
 
-/// Which protocols to offer the server (ALPN, RFC 7301).
+/// Protocols offered to the server (ALPN, RFC 7301).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Offer {
-    /// HTTP/1.1 only: pipelining over several connections is the faster road to most mirrors.
+    /// HTTP/1.1 only: pipelining over several connections is the faster way to most mirrors.
     Http1,
-    /// HTTP/2 only. On a plain connection: without asking (RFC 9113, section 3.3).
+    /// HTTP/2 only. On a plain connection, with prior knowledge (RFC 9113, section 3.3).
     Http2,
     /// Both; the server chooses.
     #[default]
     Either,
-    /// No ALPN at all, for what is not HTTP.
+    /// No ALPN, for protocols other than HTTP.
     Nothing,
 }
 
@@ -135,10 +135,10 @@ impl Offer {
     }
 }
 
-/// What both ends agreed to speak.
+/// The negotiated protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Protocol {
-    /// HTTP/1.1, also where the server knows no ALPN.
+    /// HTTP/1.1, also if the server does not support ALPN.
     Http1,
     /// HTTP/2.
     Http2,
@@ -153,8 +153,8 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// A client's TLS settings, ready to connect with. Clones share everything, the session
-/// cache included: a second connection to a host resumes the first one's session.
+/// TLS settings of a client, ready to connect with. Clones share everything, including the session cache: a second
+/// connection to a host resumes the first one's session.
 #[derive(Debug, Clone)]
 pub struct Tls {
     trust: Arc<Trust>,
@@ -171,28 +171,28 @@ impl Default for Tls {
 }
 
 impl Tls {
-    /// Settings that trust as told. Reads nothing yet.
+    /// Creates settings with this trust. Reads no file yet.
     #[must_use]
     pub fn new(trust: Trust) -> Tls {
         let (trust, overlook) = (Arc::new(trust), Overlook::Nothing);
         Tls { trust, identity: None, overlook, small_key_shares: false, configs: Arc::default() }
     }
 
-    /// The same, with a certificate of our own to show.
+    /// Adds a client certificate.
     #[must_use]
     pub fn with_identity(self, identity: Identity) -> Tls {
         Tls { identity: Some(Arc::new(identity)), configs: Arc::default(), ..self }
     }
 
-    /// The same, with less to be looked at. Of no effect where keys are pinned.
+    /// Sets checks to omit. Has no effect with pinned keys.
     #[must_use]
     pub fn overlooking(self, overlook: Overlook) -> Tls {
         Tls { overlook, configs: Arc::default(), ..self }
     }
 
-    /// The same, without the hybrid of ML-KEM, whose share is 1.2 kB of each first flight: for many connections over a
-    /// slow uplink, and only for what stays secret if somebody who has recorded them breaks X25519 one day. Servers are not
-    /// told of the hybrid, so that none asks for it.
+    /// Omits the ML-KEM hybrid, whose key share adds 1.2 kB to each first flight. For many connections over a slow
+    /// uplink, and only for data that stays secret if X25519 is broken one day. The hybrid is not offered at all, so no
+    /// server asks for it.
     #[must_use]
     pub fn with_small_key_shares(self) -> Tls {
         Tls { small_key_shares: true, configs: Arc::default(), ..self }
@@ -204,14 +204,15 @@ impl Tls {
         self.configs.get().is_some()
     }
 
-    /// The configuration for an offer. The first call may read files and take milliseconds.
+    /// Returns the configuration for an offer. The first call may read files and take milliseconds.
     ///
     /// # Errors
-    /// [`TlsError::NoAuthorities`] when the system has none.
+    /// [`TlsError::NoAuthorities`] if the system has no authorities; [`TlsError::Configuration`] if rustls refuses the
+    /// client certificate or the versions.
     pub fn config(&self, offer: Offer) -> Result<Arc<ClientConfig>, TlsError> {
         let configs = match self.configs.get() {
             Some(configs) => configs,
-            // Two first callers may both build; one result is kept.
+            // Two concurrent first callers may both build; one result is kept.
             None => {
                 let built = self.build()?;
                 self.configs.get_or_init(|| {
@@ -228,7 +229,7 @@ impl Tls {
 }
 
 impl Tls {
-    /// One configuration without ALPN. Session resumption is rustls' default: 256 servers in memory.
+    /// Builds a configuration without ALPN. Session resumption is rustls's default: 256 servers in memory.
     fn build(&self) -> Result<ClientConfig, TlsError> {
         let provider = Arc::new(provider(self.small_key_shares));
         let algorithms = provider.signature_verification_algorithms;
@@ -254,10 +255,10 @@ impl Tls {
     }
 }
 
-/// The name to verify and to send as SNI: brackets of IPv6 and a final dot removed.
+/// Converts a host to the name to verify and to send as SNI: without brackets of IPv6 and a final dot.
 ///
 /// # Errors
-/// [`TlsError::BadName`].
+/// [`TlsError::BadName`] if `host` is neither a DNS name nor an IP address.
 pub(crate) fn server_name(host: &str) -> Result<ServerName<'static>, TlsError> {
     let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
     let bare = bare.strip_suffix('.').unwrap_or(bare);

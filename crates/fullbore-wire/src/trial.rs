@@ -1,15 +1,14 @@
-//! A natural experiment while data flows: does the total fall when one host pauses?
+//! A natural experiment while data flows: does the total rate fall when one host pauses?
 //!
-//! Rates alone cannot tell a full access link from hosts that give no more: the sockets are empty in
-//! both cases. So early in a run, and again until the answer is clear, one host is asked for nothing,
-//! and the others are looked at. If they take up what it brought, the link was full; if they do not,
-//! it had room. The price is what the paused host brings in half a second, where there was room; it is
-//! counted as it arises and bounded as a share of the run.
+//! Rates alone cannot distinguish a full access link from hosts that are slow: the sockets are empty in both cases. So
+//! early in a run, and again until the answer is clear, one host gets no requests while the others are measured. If
+//! they take up its share, the link was full; if not, the link had spare capacity. The price is half a second of the
+//! paused host's data, if there was spare capacity. It is counted, and bounded as a share of the run.
 //!
-//! With only one host nothing is to be told apart. In long runs one of its connections pauses, to know
-//! whether more of them would help.
+//! With only one host there is nothing to distinguish. In long runs one of its connections pauses, to find out whether
+//! more of them would help.
 //!
-//! No I/O and no clock here: [`Trials::tick`] is told what has been received and says what to hold.
+//! No I/O and no clock here: [`Trials::tick`] gets the received bytes and returns what to hold.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -21,62 +20,62 @@ use crate::hosts::HostId;
 /// How often [`Trials::tick`] is called.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
 
-/// Before this, connections speed up and nothing is steady.
+/// Time before the first trial: connections speed up, and nothing is steady.
 const FIRST_AFTER: Duration = Duration::from_millis(1500);
 
-/// The same with one host, where a trial only serves the advice. A connection that pauses begins
-/// again with a small congestion window (RFC 2861), which a short run would feel.
+/// The same with one host, where a trial only serves the advice. A paused connection resumes with a small congestion
+/// window (RFC 2861), which a short run would notice.
 const FIRST_AFTER_ALONE: Duration = Duration::from_secs(30);
 
-/// To the next trial after one that told something: the world changes slowly.
+/// Time to the next trial after a conclusive one: the network changes slowly.
 const EVERY: Duration = Duration::from_secs(20);
 
-/// To the next trial after one that told nothing, and to the second opinion of another host after
-/// the first that found room: time for the paused host to be as fast as before.
+/// Time to the next trial after an inconclusive one, and to the second opinion after the first that found spare
+/// capacity. The paused host must become as fast as before.
 const AGAIN: Duration = Duration::from_millis(1500);
 
-/// Ticks over which a rate is measured: 0.4 s; and without the host, where each costs: 0.3 s.
+/// Number of ticks over which a rate is measured: 0.4 s; and during a pause, where each costs: 0.3 s.
 const WINDOW: usize = 4;
 const MEASURED: usize = 3;
 
-/// Two windows in succession that differ by no more than this share are steady.
+/// Two consecutive windows that differ by no more than this share are steady.
 const STEADY: f64 = 0.10;
 
-/// A host with less of the total than this would drown in noise.
+/// A host with a smaller share of the total would drown in noise.
 const LEAST_SHARE: f64 = 0.10;
 
-/// A host with this much of the total is the only one.
+/// A host with this share of the total is the only one.
 const ALONE: f64 = 0.97;
 
-/// What is held counts as gone when it brings this share of what it brought.
+/// A held host counts as quiet when its rate is below this share of its usual rate.
 const GONE: f64 = 0.35;
 
-/// Ticks for the others to take up what is free, before they are measured, and at most; in between
-/// there are as many as two round trips take.
+/// Minimum and maximum number of ticks for the others to take up the free capacity before they are measured. In between
+/// it is two round trips.
 const SETTLE: usize = 2;
 const SETTLE_MAX: usize = 5;
 
-/// Time after which a host that does not become quiet is let go, and nothing is learned.
+/// Time after which a host that does not become quiet is released without a result.
 const QUIET_LIMIT: Duration = Duration::from_millis(1500);
 
-/// Seconds of what is held that a trial costs if nobody takes it up: settle, measure, speed up again.
+/// Cost of a trial in seconds of the held rate if nobody takes it up: settle, measure, speed up again.
 const PAUSE_S: f64 = 0.7;
 
-/// The part of it that comes after the release.
+/// The part of the cost after the release.
 const SPEED_UP_S: f64 = 0.2;
 
-/// Share of a connection in what its host brings: a guess, four of them being usual.
+/// Assumed share of one connection in its host's rate: a guess, since four are usual.
 const CONNECTION_SHARE: f64 = 0.25;
 
 /// Share of a run's throughput that trials may cost.
 const COST_SHARE: f64 = 0.03;
 
-/// What is held back.
+/// What a trial holds back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Subject {
-    /// The whole host.
+    /// A whole host.
     Host(HostId),
-    /// One connection to it.
+    /// One connection to this host.
     OneConnection(HostId),
 }
 
@@ -88,27 +87,27 @@ impl Subject {
     }
 }
 
-/// What is to be done.
+/// What to do at a tick.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Step {
     /// Nothing.
     Go,
-    /// Ask this for nothing more.
+    /// Send no more requests to this subject.
     Hold(Subject),
-    /// Ask it again; with a result if there is one.
+    /// End the trial, with its result if there is one.
     Release(Option<Trial>),
 }
 
-/// What is known at a tick.
+/// Measurements at a tick.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen<'a> {
     /// Bytes received so far, per host.
     pub received: &'a [u64],
     /// Largest round trip of the hosts in use.
     pub rtt: Duration,
-    /// Bytes nobody is asked for yet.
+    /// Number of bytes that are not requested yet.
     pub unasked_bytes: u64,
-    /// Whether what is held has nothing left to bring.
+    /// Whether the held host or connection has no requests in flight any more.
     pub held_is_quiet: bool,
 }
 
@@ -125,18 +124,18 @@ pub(crate) struct Trials {
     names: Vec<String>,
     started: Instant,
     phase: Phase,
-    /// Newest last: when, and bytes received per host.
+    /// Newest last: time, and bytes received per host.
     past: VecDeque<(Instant, Vec<u64>)>,
-    /// Trials per host that told something.
+    /// Number of conclusive trials per host.
     told: Vec<u32>,
-    /// Whether a trial has shown what others will show as well.
+    /// Whether a trial gave a result that further trials would only repeat.
     is_known: bool,
-    /// What trials have cost so far, in bytes.
+    /// Cost of all trials so far, in bytes.
     spent_bytes: f64,
 }
 
 impl Trials {
-    /// A run over these hosts begins.
+    /// Starts with these hosts at `now`.
     pub(crate) fn new(names: Vec<String>, now: Instant) -> Self {
         Trials {
             told: vec![0; names.len()],
@@ -149,7 +148,7 @@ impl Trials {
         }
     }
 
-    /// What to do now.
+    /// Decides what to do at this tick.
     pub(crate) fn tick(&mut self, now: Instant, seen: &Seen) -> Step {
         self.past.push_back((now, seen.received.to_vec()));
         while self.past.len() > 2 * WINDOW + 1 {
@@ -174,7 +173,7 @@ impl Trials {
                 self.account(&with);
                 let enough_left = seen.unasked_bytes as f64 > with.iter().sum::<f64>();
                 if !enough_left {
-                    // The end of the run comes first.
+                    // The end of the run has precedence.
                     (Phase::Watching { not_before: now + EVERY }, Step::Release(None))
                 } else if ticks + 1 < wanted {
                     (Phase::Measuring { subject, ticks: ticks + 1, wanted, with }, Step::Go)
@@ -211,8 +210,8 @@ impl Trials {
         (Phase::Holding { subject, since: now, with }, Step::Hold(subject))
     }
 
-    /// The host that was tried least, and of several the smallest that is large enough to be seen; a
-    /// connection where one host brings all.
+    /// Subject of the next trial: the host with the fewest trials; among several, the smallest that is large enough to
+    /// measure. One connection if a single host delivers everything.
     fn subject(&self, with: &[f64], now: Instant) -> Option<Subject> {
         let total: f64 = with.iter().sum();
         let alone = with.iter().position(|rate| *rate >= ALONE * total);
@@ -230,14 +229,14 @@ impl Trials {
         matches!(subject, Subject::Host(_)) && self.rates(1, 0).is_some_and(|now| now[host] <= GONE * with[host])
     }
 
-    /// Adds up what the last tick brought less than before the trial.
+    /// Adds the loss of the last tick against the rate before the trial.
     fn account(&mut self, with: &[f64]) {
         let now: f64 = self.rates(1, 0).unwrap_or_default().iter().sum();
         let lost = with.iter().sum::<f64>() - now;
         self.spent_bytes += lost.max(0.0) * TICK.as_secs_f64();
     }
 
-    /// Notes what a trial told; the time until the next one.
+    /// Records the result of a trial; returns the time until the next one.
     fn learn(&mut self, subject: Subject, trial: &Trial) -> Duration {
         let finding = trial.finding();
         if finding == Some(Finding::Apart) {
@@ -265,7 +264,7 @@ impl Trials {
         }
     }
 
-    /// Rates per host between two ticks of the past, counted from the newest.
+    /// Rates per host between two earlier ticks, counted from the newest.
     fn rates(&self, from: usize, to: usize) -> Option<Vec<f64>> {
         let newest = self.past.len().checked_sub(1)?;
         let (began, first) = self.past.get(newest.checked_sub(from)?)?;

@@ -1,8 +1,7 @@
 //! APT's configuration as a tree: from `601 Configuration`, or from `apt-config dump`.
 //!
-//! Names are paths with `::` between their parts and are compared without regard to case. A
-//! name that ends in `::` adds an unnamed element to a list. APT leaves values out that are
-//! empty, so that an empty value and none are the same here.
+//! Names are paths with `::` between their parts and are compared without regard to case. A name that ends in `::` adds
+//! an unnamed element to a list. APT omits empty values, so an empty value and a missing one are the same here.
 
 use std::path::PathBuf;
 
@@ -14,22 +13,22 @@ const ITEMS_MAX: usize = 200_000;
 /// Most parts of one name. APT's own have 6.
 const DEPTH_MAX: usize = 32;
 
-/// Why a text is no configuration.
+/// Why a text is not a valid configuration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigurationError {
     /// A line without `=`, or not of the form `Name "value";`.
-    #[error("line {line} of APT's configuration is no value: {text:?}")]
+    #[error("line {line} of APT's configuration is not a value: {text:?}")]
     Line {
-        /// From 1.
+        /// Number of the line, counted from 1.
         line: usize,
-        /// Its beginning.
+        /// The beginning of the line.
         text: String,
     },
-    /// More than [`ITEMS_MAX`] values, or a name of more than [`DEPTH_MAX`] parts.
+    /// More than 200,000 values, or a name of more than 32 parts.
     #[error("APT's configuration is too large at line {line}")]
     TooLarge {
-        /// From 1.
+        /// Number of the line, counted from 1.
         line: usize,
     },
 }
@@ -37,9 +36,9 @@ pub enum ConfigurationError {
 /// A value with the values below it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Node {
-    /// Empty in lists.
+    /// The last part of the name; empty for elements of a list.
     name: String,
-    /// May be empty.
+    /// The value; may be empty.
     value: String,
     children: Vec<Node>,
 }
@@ -57,15 +56,16 @@ impl Configuration {
         Configuration::default()
     }
 
-    /// Arguments that make `apt-config` write what [`Configuration::from_dump`] reads without
-    /// doubt: with its default format a quotation mark or a line end in a value is ambiguous.
+    /// Arguments for `apt-config`, whose output [`Configuration::from_dump`] reads unambiguously. In its default format
+    /// a quotation mark or a line end in a value is ambiguous.
     pub const DUMP: [&str; 3] = ["dump", "--format", "%F=%V%n"];
 
-    /// Reads a `601 Configuration` message. Values below `Binary::NAME`, where NAME is the
-    /// name of the method, then take the place of those without that prefix.
+    /// Reads a `601 Configuration` message. Values below `Binary::NAME`, where NAME is the name of the method, then
+    /// replace those without that prefix.
     ///
     /// # Errors
-    /// A `Config-Item` that is no `name=value`, or too many.
+    /// [`ConfigurationError::Line`] if a `Config-Item` is not `name=value`, [`ConfigurationError::TooLarge`] if there
+    /// are too many.
     pub fn from_message(message: &Message, method: &str) -> Result<Configuration, ConfigurationError> {
         let mut configuration = Configuration::new();
         for (number, item) in message.all("Config-Item").enumerate() {
@@ -125,35 +125,35 @@ impl Configuration {
         node.value = value.to_owned();
     }
 
-    /// What is below this name replaces what is at the top.
+    /// Moves everything below this name to the top, where it replaces existing values.
     fn raise(&mut self, name: &str) {
         let Some(branch) = self.node(name).cloned() else { return };
         self.root.take_over(branch.children);
     }
 
-    /// The value of this name; `None` where there is none or it is empty.
+    /// The value of this name; `None` if it does not exist or is empty.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.node(name).map(|node| node.value.as_str()).filter(|value| !value.is_empty())
     }
 
-    /// The value of this name, or this one.
+    /// The value of this name, or `default` if it does not exist or is empty.
     pub(crate) fn get_or<'c>(&'c self, name: &str, default: &'c str) -> &'c str {
         self.get(name).unwrap_or(default)
     }
 
-    /// Whether there is such a name, with or without a value.
+    /// Whether the name exists, with or without a value.
     pub fn exists(&self, name: &str) -> bool {
         self.node(name).is_some()
     }
 
-    /// As APT reads truth: `no`, `false`, `without`, `off`, `disable` and 0 against `yes`, `true`,
-    /// `with`, `on`, `enable` and 1. Anything else is the default.
+    /// A boolean as APT reads it: `no`, `false`, `without`, `off`, `disable` and 0 are false; `yes`, `true`, `with`,
+    /// `on`, `enable` and 1 are true. Anything else is `default`.
     pub fn bool(&self, name: &str, default: bool) -> bool {
         self.get(name).and_then(truth).unwrap_or(default)
     }
 
-    /// A number, decimal or with 0x or 0 in front; what follows it is not looked at. The default
-    /// where there is none.
+    /// A number: decimal, hexadecimal after `0x`, or octal after `0`. Text after the number is ignored. `default` if
+    /// there is no number.
     pub fn number(&self, name: &str, default: i64) -> i64 {
         self.get(name).and_then(number).unwrap_or(default)
     }
@@ -168,15 +168,15 @@ impl Configuration {
         node.children.iter().map(|child| child.value.as_str()).filter(|value| !value.is_empty()).collect()
     }
 
-    /// What is directly below this name, in order: names (empty in lists) and values (which may
-    /// be empty). The top is the name `""`.
+    /// The entries directly below this name, in order: names (empty in lists) and values (which may be empty). The top
+    /// is the name `""`.
     pub fn children(&self, name: &str) -> impl Iterator<Item = (&str, &str)> {
         let node = if name.is_empty() { Some(&self.root) } else { self.node(name) };
         node.into_iter().flat_map(|node| &node.children).map(|child| (child.name.as_str(), child.value.as_str()))
     }
 
-    /// The path of a file or directory: a value that is no absolute path lies below its parents'
-    /// (`Dir::State::lists` below `Dir::State` below `Dir`), and all of it below `RootDir`.
+    /// The path of a file or directory. A relative value is below its parents' paths (`Dir::State::lists` below
+    /// `Dir::State` below `Dir`), and all of them below `RootDir`.
     pub fn path(&self, name: &str) -> Option<PathBuf> {
         let mut values = Vec::new();
         let mut node = &self.root;
@@ -217,7 +217,7 @@ impl Node {
         self.name.eq_ignore_ascii_case(name)
     }
 
-    /// Takes these nodes over: values replace, lists grow.
+    /// Merges these nodes: values replace, lists grow.
     fn take_over(&mut self, nodes: Vec<Node>) {
         for node in nodes {
             match self.children.iter_mut().find(|child| !node.name.is_empty() && child.is(&node.name)) {
@@ -233,7 +233,7 @@ impl Node {
     }
 }
 
-/// APT's words for yes and no.
+/// Parses APT's words for true and false.
 fn truth(value: &str) -> Option<bool> {
     let one_of = |words: &[&str]| words.iter().any(|word| value.eq_ignore_ascii_case(word));
     match value.parse::<i64>() {
@@ -245,7 +245,7 @@ fn truth(value: &str) -> Option<bool> {
     }
 }
 
-/// As `strtol` with base 0 reads it.
+/// Parses a number as `strtol` with base 0 does.
 fn number(value: &str) -> Option<i64> {
     let value = value.trim_start();
     let (negative, digits) = match value.strip_prefix(['-', '+']) {
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn the_message_of_apt() {
+    fn the_message_of_apt_becomes_a_configuration() {
         let message = Message::new(601, "Configuration")
             .with("Config-Item", "APT::Sandbox::User=_apt")
             .with("Config-Item", "Acquire::Languages::=en")
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn truth_and_numbers_as_apt_reads_them() {
+    fn switches_and_numbers_mean_what_they_mean_to_apt() {
         let configuration = of(&[("a", "Off"), ("b", "enable"), ("c", "2"), ("d", "0x10"), ("e", "10s"), ("f", "-1")]);
         assert!(!configuration.bool("a", true) && configuration.bool("b", false));
         assert!(configuration.bool("c", true) && !configuration.bool("c", false));
@@ -353,7 +353,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_panics(text in "([A-Za-z]{1,3}|::|=| \"|\";|%[0-9a-f]{0,2}|[0-9x-]{1,3}|\n){0,60}") {
+        fn arbitrary_input_never_panics(text in "([A-Za-z]{1,3}|::|=| \"|\";|%[0-9a-f]{0,2}|[0-9x-]{1,3}|\n){0,60}") {
             if let Ok(configuration) = Configuration::from_dump(&text) {
                 for (name, _) in configuration.children("") {
                     let _ = (configuration.list(name), configuration.path(name), configuration.number(name, 0));

@@ -1,8 +1,7 @@
 //! The conversation with APT over a pair of pipes.
 //!
-//! [`serve`] is enough for a method that does one thing after the other. A method with many
-//! requests in flight reads [`Incoming`] in a thread of its own and gives clones of
-//! [`Outgoing`] to whoever has something to tell.
+//! [`serve`] is enough for a method that handles one request at a time. A method with many requests in flight reads
+//! [`Incoming`] in its own thread, and gives clones of [`Outgoing`] to all that send messages.
 
 use std::io::{self, Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,7 +18,7 @@ const READ_BYTES: usize = 64 << 10;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum IncomingError {
-    /// The pipe failed.
+    /// The pipe cannot be read.
     #[error("cannot read from APT: {0}")]
     Io(#[from] io::Error),
     /// An invalid message.
@@ -66,7 +65,8 @@ impl<R: Read> Incoming<R> {
     /// Waits for the next message; `None` when APT has closed the pipe.
     ///
     /// # Errors
-    /// A failing pipe, or an invalid message.
+    /// [`IncomingError::Io`] if the pipe cannot be read, [`IncomingError::Message`] or [`IncomingError::Configuration`]
+    /// for invalid data, [`IncomingError::Unfinished`] if the pipe ends within a message.
     pub fn receive(&mut self) -> Result<Option<Message>, IncomingError> {
         loop {
             if let Some(message) = self.messages.take() {
@@ -98,16 +98,16 @@ impl Outgoing {
     /// Writes a message to APT and flushes the pipe.
     ///
     /// # Errors
-    /// A failing pipe; `BrokenPipe` when APT is gone, which is a normal end.
+    /// The error of writing to the pipe; `BrokenPipe` if APT has ended, which is a normal end.
     pub fn send(&self, message: &Message) -> io::Result<()> {
         let bytes = message.to_bytes();
-        // A panic of a writer leaves at worst half a message.
+        // A writer that panicked leaves half a message at worst.
         let mut pipe = self.pipe.lock().unwrap_or_else(PoisonError::into_inner);
         pipe.write_all(&bytes)?;
         pipe.flush()
     }
 
-    /// Sends `101 Log`, shown when APT is asked to debug.
+    /// Sends `101 Log`, which APT shows in debug mode.
     ///
     /// # Errors
     /// The pipe cannot be written; `BrokenPipe` if APT has ended, which is a normal end.
@@ -115,7 +115,7 @@ impl Outgoing {
         self.send(&Message::new(101, "Log").with("URI", &request.uri).with("Message", text))
     }
 
-    /// Sends `102 Status`, shown beside the item: `Connecting to deb.example.org`.
+    /// Sends `102 Status`, which APT shows beside the item: `Connecting to deb.example.org`.
     ///
     /// # Errors
     /// The pipe cannot be written; `BrokenPipe` if APT has ended, which is a normal end.
@@ -123,7 +123,7 @@ impl Outgoing {
         self.send(&Message::new(102, "Status").with("URI", &request.uri).with("Message", text))
     }
 
-    /// Sends `104 Warning`, shown at the end.
+    /// Sends `104 Warning`, which APT shows at the end.
     ///
     /// # Errors
     /// The pipe cannot be written; `BrokenPipe` if APT has ended, which is a normal end.
@@ -140,10 +140,10 @@ impl std::fmt::Debug for Outgoing {
 
 /// A method that serves one request at a time.
 pub trait Method {
-    /// Its name, as in `Binary::NAME` of the configuration.
+    /// The method's name, as in `Binary::NAME` of the configuration.
     fn name(&self) -> &'static str;
 
-    /// Its capabilities.
+    /// The method's capabilities.
     fn capabilities(&self) -> Capabilities {
         Capabilities::default()
     }
@@ -157,17 +157,17 @@ pub trait Method {
     /// Serves a request; returns the `201 URI Done` to send.
     ///
     /// # Errors
-    /// The reason. A panic becomes a failure, too.
+    /// The reason, which becomes `400 URI Failure`. A panic becomes a failure, too.
     fn acquire(&mut self, request: &Request, apt: &Outgoing) -> Result<Message, Failure>;
 }
 
-/// Serves APT until it closes the pipe or goes away.
+/// Serves APT until it closes the pipe.
 ///
-/// An error within a request becomes an answer to APT: after a `400` APT continues, while the end of a method fails its
+/// An error within a request becomes an answer to APT. After a `400` APT continues, while the end of a method fails its
 /// whole run.
 ///
 /// # Errors
-/// A failing pipe, or an invalid message.
+/// The errors of [`Incoming::receive`]. An unfinished message is not an error: APT was stopped while it wrote.
 pub fn serve(method: &mut dyn Method, from: impl Read, apt: &Outgoing) -> Result<(), IncomingError> {
     match converse(method, from, apt) {
         Err(IncomingError::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -201,7 +201,7 @@ fn converse(method: &mut dyn Method, from: impl Read, apt: &Outgoing) -> Result<
                     return Ok(());
                 }
             }
-            // Answers to requests that are never sent (602, 603), and later messages.
+            // Answers to requests that this method never sends (602, 603), and codes of later APT versions.
             _ => {}
         }
     }

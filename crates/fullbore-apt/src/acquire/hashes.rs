@@ -1,7 +1,7 @@
 //! The hashes that APT expects of a file, and those of what was received.
 //!
-//! APT compares the hashes of both lists that have the same type, and takes a file only if there is one. So an answer
-//! names every hash that APT asked for; if all of those are weak, it names all that APT knows, as APT's own methods do.
+//! APT compares the hashes that both lists have, and accepts a file only if there is one. So an answer has every hash
+//! that APT asked for. If all of those are weak, it has all that APT knows, as the answers of APT's own methods do.
 
 use fullbore_engine::digest::{Sha256, Sha256Hasher};
 use md5::{Digest, Md5};
@@ -17,14 +17,14 @@ pub enum HashType {
     Sha512,
     /// SHA-256.
     Sha256,
-    /// SHA-1: weak.
+    /// SHA-1: weak, so APT does not accept a file by it alone.
     Sha1,
-    /// MD5: weak.
+    /// MD5: weak, so APT does not accept a file by it alone.
     Md5,
 }
 
 impl HashType {
-    /// All types, the strongest first.
+    /// All types, from the strongest to the weakest.
     pub const ALL: [HashType; 4] = [HashType::Sha512, HashType::Sha256, HashType::Sha1, HashType::Md5];
 
     /// The name in APT's fields: `Expected-SHA256`, `SHA256-Hash`.
@@ -37,17 +37,17 @@ impl HashType {
         }
     }
 
-    /// Whether APT accepts a file by it.
+    /// Whether APT accepts a file by this hash alone.
     fn is_strong(self) -> bool {
         matches!(self, HashType::Sha512 | HashType::Sha256)
     }
 }
 
-/// What APT expects of a file, as it says so: a value that is no hash matches no file.
+/// The hashes that APT expects, as it sent them. A malformed value matches no file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ExpectedHashes {
     named: Vec<(HashType, String)>,
-    /// `Acquire::ForceHash`: the one type that counts, which may be none that exists.
+    /// `Acquire::ForceHash`: the only type that counts, even if it does not exist.
     forced: Option<String>,
 }
 
@@ -60,7 +60,7 @@ impl ExpectedHashes {
         ExpectedHashes { named, forced: forced.map(str::to_owned) }
     }
 
-    /// Whether no type but SHA-256 is forced, so that a file may be taken by its SHA-256.
+    /// Whether a file may be accepted by its SHA-256: no other type is forced.
     pub fn counts_sha256(&self) -> bool {
         self.forced.as_ref().is_none_or(|forced| forced.eq_ignore_ascii_case(HashType::Sha256.name()))
     }
@@ -73,7 +73,7 @@ impl ExpectedHashes {
         }
     }
 
-    /// Computes what the answer has to name.
+    /// Makes a hasher for all types that the answer needs.
     pub fn hasher(&self) -> Hasher {
         let is_asked = |one: HashType| !self.is_usable() || self.named.iter().any(|(named, _)| *named == one);
         Hasher {
@@ -85,7 +85,7 @@ impl ExpectedHashes {
         }
     }
 
-    /// Whether these are the hashes of another file, by the types that count.
+    /// Whether these are the hashes of a different file, by the types that count.
     pub fn contradict(&self, received: &ReceivedHashes) -> bool {
         let counts = |one: HashType| self.forced.as_ref().is_none_or(|forced| one.name().eq_ignore_ascii_case(forced));
         let expected = self.named.iter().filter(|(one, _)| counts(*one));
@@ -107,7 +107,7 @@ pub struct Hasher {
 }
 
 impl Hasher {
-    /// Adds the next bytes.
+    /// Adds the next bytes to all hashes and to the size.
     pub fn update(&mut self, data: &[u8]) {
         if let Some(hasher) = &mut self.sha512 {
             hasher.update(data);
@@ -124,7 +124,7 @@ impl Hasher {
         self.size += data.len() as u64;
     }
 
-    /// The hashes of all bytes.
+    /// Finishes the hashes of all bytes so far.
     pub fn finish(self) -> ReceivedHashes {
         let mut hashes = Vec::new();
         hashes.extend(self.sha512.map(|hasher| (HashType::Sha512, hex(&hasher.finalize()))));
@@ -138,18 +138,18 @@ impl Hasher {
 /// Hashes and size of a received file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReceivedHashes {
-    /// Its size in bytes.
+    /// Size of the file in bytes.
     pub size: u64,
     hashes: Vec<(HashType, String)>,
 }
 
 impl ReceivedHashes {
-    /// Of a file that is known by its SHA-256.
+    /// For a file whose SHA-256 and size are known without hashing it.
     pub fn of_sha256(sha256: Sha256, size: u64) -> ReceivedHashes {
         ReceivedHashes { size, hashes: vec![(HashType::Sha256, sha256.to_string())] }
     }
 
-    /// Adds them to `201 URI Done`.
+    /// Adds hashes and size to a `201 URI Done` message.
     pub fn add_to(&self, message: Message) -> Message {
         let add =
             |message: Message, (one, hex): &(HashType, String)| message.with(&format!("{}-Hash", one.name()), hex);

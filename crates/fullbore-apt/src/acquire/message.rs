@@ -7,34 +7,34 @@
 //!
 //! ```
 //!
-//! Field names are compared without regard to case, as APT does. Values in a message are as
-//! written; what is %-encoded depends on the field (see [`percent_decode`]).
+//! Field names are compared without regard to case, as APT does. Values are as they were sent; which of them are
+//! %-encoded depends on the field (see [`percent_decode`]).
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 
 use fullbore_engine::escape;
 
-/// Most bytes of one message. The largest is `601 Configuration`: 30 kB on a plain system, and
-/// APT itself has no limit; 16 MiB is a guess that no configuration reaches.
+/// Most bytes of one message. The largest is `601 Configuration`, with 30 kB on a plain system; APT has no limit. 16
+/// MiB is a guess that no configuration reaches.
 const MESSAGE_BYTES_MAX: usize = 16 << 20;
 
-/// Why bytes from APT are no valid message.
+/// Why data from APT is not a valid message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MessageError {
-    /// No end of the message after [`MESSAGE_BYTES_MAX`] bytes.
+    /// The message does not end within 16 MiB.
     #[error("a message of APT exceeds {MESSAGE_BYTES_MAX} bytes")]
     TooLarge,
     /// The first line does not begin with a number of three digits.
     #[error("a message begins with {0:?}, not with a code of three digits")]
     Code(String),
     /// A line that is neither a field nor the continuation of one.
-    #[error("message {code}: line {line:?} is no field")]
+    #[error("message {code}: line {line:?} is not a field")]
     Field {
-        /// The message's code.
+        /// The code of the message.
         code: u16,
-        /// The line's beginning.
+        /// The beginning of the line.
         line: String,
     },
 }
@@ -51,7 +51,7 @@ pub enum MessageError {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Message {
-    /// 100 to 199 tell, 200 to 299 are success, 400 to 499 failure; 600 to 699 come from APT.
+    /// 100 to 199 are informative, 200 to 299 success, 400 to 499 failure; 600 to 699 come from APT.
     pub code: u16,
     /// Text for people, such as `URI Acquire`.
     pub text: String,
@@ -82,10 +82,9 @@ impl Message {
         self.fields.iter().filter(move |(own, _)| own.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
     }
 
-    /// The message as it goes over the pipe. Control characters in texts and values become
-    /// spaces, so that no value can end a field or a message; line ends in values become
-    /// continuation lines. APT shows the value of `Message` on the terminal, and a server may have
-    /// a part in it: there line ends and invisible characters become spaces as well.
+    /// Formats the message for the pipe. Control characters in texts and values become spaces, so that no value can end
+    /// a field or a message; line ends in values become continuation lines. APT shows the value of `Message` on the
+    /// terminal, and a server may influence it. So line ends and invisible characters in it become spaces as well.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut text = String::with_capacity(256);
         // Writing to a String cannot fail.
@@ -93,7 +92,7 @@ impl Message {
         push_clean(&mut text, &self.text);
         text.push('\n');
         for (name, value) in &self.fields {
-            // A blank at its beginning would make it the continuation of the field before.
+            // A leading blank would make it a continuation of the previous field.
             push_clean(&mut text, name.trim_matches(|c: char| c.is_control() || c.is_whitespace()));
             text.push(':');
             if name.eq_ignore_ascii_case("Message") {
@@ -154,12 +153,12 @@ fn excerpt(line: &str) -> String {
     line.chars().take(SHOWN).collect()
 }
 
-/// Turns the bytes of a pipe, cut anywhere, into messages.
+/// Splits a stream of bytes into messages.
 #[derive(Debug, Default)]
 pub struct Messages {
-    /// Bytes of a message that has not ended, without the empty lines before it.
+    /// Bytes of an incomplete message, without the empty lines before it.
     unfinished: Vec<u8>,
-    /// How many of them were searched for the end.
+    /// Number of these bytes that were searched for the end.
     searched: usize,
     ready: VecDeque<Message>,
 }
@@ -170,11 +169,12 @@ impl Messages {
         Messages::default()
     }
 
-    /// Takes the next bytes. Bytes that are no UTF-8 become replacement characters: names of
-    /// files that APT made itself are ASCII, and another file is then not found.
+    /// Adds the next bytes. Bytes that are not UTF-8 become replacement characters. File names that APT makes are
+    /// ASCII, and any other file is then not found.
     ///
     /// # Errors
-    /// When they are no message; messages before the wrong one can be taken with [`Messages::take`].
+    /// [`MessageError`] if the bytes are not a valid message. Earlier messages can still be taken with
+    /// [`Messages::take`].
     pub fn feed(&mut self, bytes: &[u8]) -> Result<(), MessageError> {
         self.unfinished.extend_from_slice(bytes);
         loop {
@@ -184,7 +184,7 @@ impl Messages {
                 self.searched = 0;
             }
             let Some(end) = find_end(&self.unfinished, self.searched) else {
-                // The last bytes may be the beginning of the end.
+                // The last bytes may be the beginning of the end mark.
                 self.searched = self.unfinished.len().saturating_sub(3);
                 return if self.unfinished.len() > MESSAGE_BYTES_MAX { Err(MessageError::TooLarge) } else { Ok(()) };
             };
@@ -199,7 +199,7 @@ impl Messages {
         self.ready.pop_front()
     }
 
-    /// Whether bytes of a message without end are left: the sender died in the midst of it.
+    /// Whether an incomplete message is left: the sender died while it wrote.
     pub fn is_unfinished(&self) -> bool {
         !self.unfinished.is_empty()
     }
@@ -219,7 +219,7 @@ fn find_end(bytes: &[u8], from: usize) -> Option<usize> {
     None
 }
 
-/// Decodes `%xx`; a `%` that is followed by no two hexadecimal digits stays as it is, as in APT.
+/// Decodes `%xx`. A `%` without two hexadecimal digits after it stays as it is, as in APT.
 pub fn percent_decode(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message() {
+    fn malformed_messages_are_refused() {
         let error = |bytes: &[u8]| Messages::new().feed(bytes).unwrap_err();
         assert!(matches!(error(b"hello\n\n"), MessageError::Code(_)));
         assert!(matches!(error(b"6000 x\n\n"), MessageError::Code(_)));

@@ -1,22 +1,22 @@
 //! The name under which APT started a method of the http family.
 //!
 //! APT starts the program of `Dir::Bin::Methods::NAME` as NAME. So one program serves `http` and `https`, further names
-//! (`http-ng`), and names with a prefix (`tor+http`, `mirror+https`), whose addresses begin with that name. What
-//! `apt-transport-http(1)` calls the configuration of such a method follows from its name, as in APT's own methods.
+//! (`http-ng`), and names with a prefix (`tor+http`, `mirror+https`); addresses for it begin with that name. The name
+//! decides which settings `apt-transport-http(1)` assigns to the method, as in APT's own methods.
 
 use fullbore_wire::url::Scheme;
 
-/// A method's name.
+/// The name under which APT started the method, and the protocol that follows from it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MethodName {
-    /// As addresses begin: `http-ng`.
+    /// The beginning of the method's addresses: `http-ng`.
     access: String,
-    /// With what it speaks: `http-ng+http`.
+    /// The name with its protocol: `http-ng+http`.
     binary: String,
 }
 
 impl MethodName {
-    /// From the last part of `argv[0]`.
+    /// Takes the last part of `argv[0]`.
     pub fn new(access: &str) -> MethodName {
         let is_whole = access.contains('+') || access == "http" || access == "https";
         let binary = if is_whole { access.to_owned() } else { format!("{access}+http") };
@@ -28,12 +28,12 @@ impl MethodName {
         &self.binary
     }
 
-    /// What it speaks.
+    /// The protocol of this method's requests: HTTP or HTTPS.
     pub fn scheme(&self) -> Scheme {
         scheme_of(&self.binary)
     }
 
-    /// The names below `Acquire` that have its settings, the nearest first.
+    /// The names below `Acquire` that have its settings, most specific first.
     pub fn settings(&self) -> Vec<&str> {
         let mut names = vec![self.binary.as_str()];
         if let Some((prefix, transport)) = self.binary.split_once('+') {
@@ -45,15 +45,16 @@ impl MethodName {
         names
     }
 
-    /// An address of this method in http's own terms: of `tor+http://h/` `http://h/`. `None` if it is of another method.
+    /// Converts an address of this method to http: for `tor+http://h/` it is `http://h/`. `None` for an address of
+    /// another method.
     pub fn plain(&self, uri: &str) -> Option<String> {
         let (access, rest) = uri.split_once("://")?;
         let is_ours = access == self.access || access == self.binary || access == "http" || access == "https";
         is_ours.then(|| format!("{}://{rest}", scheme_of(access).as_str()))
     }
 
-    /// An address in this method's terms: what APT is to ask instead. Of `http://h/` for the method `tor+http` it is
-    /// `tor+http://h/`, and for `http` itself.
+    /// Converts an http address to this method's form, for redirects of APT. For the method `tor+http`, `http://h/`
+    /// becomes `tor+http://h/`; for `http` it stays as it is.
     pub fn address(&self, plain: &str) -> String {
         let Some((scheme, rest)) = plain.split_once("://") else { return plain.to_owned() };
         let Some((prefix, _)) = self.binary.split_once('+').filter(|(prefix, _)| *prefix != scheme) else {
@@ -64,7 +65,7 @@ impl MethodName {
     }
 }
 
-/// `https`, and whatever ends in `+https`, is encrypted.
+/// `https`, and names that end in `+https`, are encrypted.
 fn scheme_of(access: &str) -> Scheme {
     if access == "https" || access.ends_with("+https") { Scheme::Https } else { Scheme::Http }
 }
@@ -89,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_there_and_back() {
+    fn addresses_carry_the_name_of_the_method() {
         for (name, uri, plain) in [
             ("http", "http://h/x", Some("http://h/x")),
             ("http-ng", "http-ng://h/x", Some("http://h/x")),

@@ -1,7 +1,6 @@
 //! A request of APT (`600 URI Acquire`) and the answers to it.
 //!
-//! APT finds the item that an answer is about by its URI, byte for byte; so answers are made
-//! here, from the request.
+//! APT finds the item of an answer by its URI, byte for byte. So answers are made here, from the request.
 
 use std::borrow::Cow;
 use std::path::PathBuf;
@@ -14,16 +13,16 @@ use super::message::{Message, percent_decode};
 /// A file that APT asks for. Fields that only one method uses are read from `message`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// As APT sent it, %-encoded if the method said so in its capabilities. May be empty.
+    /// The URI as APT sent it, %-encoded if the method's capabilities say so. May be empty.
     pub uri: String,
-    /// Where the file is to be written.
+    /// The path to write the file to.
     pub filename: PathBuf,
-    /// All that APT sent.
+    /// The whole message, with the fields that only one method uses.
     pub message: Message,
 }
 
 impl Request {
-    /// From a message of code 600. Fields that are missing are empty.
+    /// Takes the fields of a message with code 600. Missing fields become empty.
     pub fn new(message: Message) -> Request {
         Request {
             uri: message.get("URI").unwrap_or_default().to_owned(),
@@ -32,18 +31,18 @@ impl Request {
         }
     }
 
-    /// The URI behind its scheme and colon, decoded: of `rred:/var/a%20b` the path `/var/a b`.
+    /// The path in the URI, decoded: for `rred:/var/a%20b` it is `/var/a b`.
     pub fn path(&self) -> PathBuf {
         let rest = self.uri.split_once(':').map_or(self.uri.as_str(), |(_, rest)| rest);
         PathBuf::from(percent_decode(rest))
     }
 
-    /// The SHA-256 that the file must have; `None` when APT expects none or it is malformed.
+    /// The SHA-256 that the file must have; `None` if APT expects none or it is malformed.
     pub fn expected_sha256(&self) -> Option<Sha256> {
         self.message.get("Expected-SHA256").and_then(|text| text.parse().ok())
     }
 
-    /// The size that the file must have, in bytes.
+    /// The size that the file must have in bytes; `None` if APT does not know it.
     pub fn expected_size(&self) -> Option<u64> {
         self.message.get("Expected-Checksum-FileSize").and_then(|text| text.parse().ok())
     }
@@ -58,15 +57,16 @@ impl Request {
         Message::new(201, "URI Done").with("URI", &self.uri).with("Filename", self.filename.display())
     }
 
-    /// `103 Redirect`: APT asks for that one instead, perhaps from another method.
+    /// `103 Redirect`: tells APT to request that address instead, perhaps from another method.
     pub fn redirected(&self, to: &str) -> Message {
         Message::new(103, "Redirect").with("URI", &self.uri).with("New-URI", to)
     }
 
-    /// `400 URI Failure`. APT goes on with another way to get the item, or gives it up.
+    /// `400 URI Failure`. APT tries another way to get the item, or gives it up.
     pub fn failed(&self, failure: &Failure) -> Message {
         let message = Message::new(400, "URI Failure");
-        // First, as apt's methods have it: whoever reads apt's log looks for one and then for the other.
+        // In the order of apt's own methods, as programs that read apt's log search for one field and then for the
+        // other.
         let message = match &failure.reason {
             Some(reason) => message.with("FailReason", reason),
             None => message,
@@ -79,22 +79,22 @@ impl Request {
 /// Why a request was not fulfilled.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Failure {
-    /// Shown to the person who runs APT.
+    /// The message for the user of APT.
     pub message: String,
-    /// One of APT's words for the reason (`HttpError404`, `Timeout`, `ConnectionRefused`,
-    /// `MaximumSizeExceeded`, `HashSumMismatch` …); some decide what it does next.
+    /// APT's word for the reason (`HttpError404`, `Timeout`, `ConnectionRefused`, `MaximumSizeExceeded`,
+    /// `HashSumMismatch` …). Some of them decide what APT does next.
     pub reason: Option<Cow<'static, str>>,
-    /// Whether it may work later (APT keeps the old index without an error then).
+    /// Whether a retry may succeed; APT then keeps the old index without an error.
     pub transient: bool,
 }
 
 impl Failure {
-    /// A failure that trying again would not change.
+    /// A failure that a retry would not change.
     pub fn new(message: impl ToString) -> Failure {
         Failure { message: message.to_string(), reason: None, transient: false }
     }
 
-    /// Blanks stay as they are: APT's own texts have several in a row.
+    /// Keeps repeated blanks, as APT's own texts have them.
     fn one_line(&self) -> String {
         self.message.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
     }

@@ -19,28 +19,28 @@ const PASSWD_BYTES_MAX: u64 = 16 << 20;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SandboxError {
-    /// There is no such user.
-    #[error("no user {0}, cannot drop rights")]
+    /// The user does not exist.
+    #[error("cannot drop privileges: no user {0}")]
     NoUser(String),
     /// Other threads would keep the privileges.
-    #[error("{0} threads run already, cannot drop rights")]
+    #[error("cannot drop privileges: {0} threads are running already")]
     Threads(usize),
-    /// An error of the system.
-    #[error("cannot drop rights to user {user}: {operation}: {source}")]
+    /// A system call failed.
+    #[error("cannot drop privileges to those of user {user}: {operation}: {source}")]
     System {
-        /// The user.
+        /// Name of the user.
         user: String,
-        /// The call.
+        /// Name of the system call.
         operation: &'static str,
-        /// What the system said.
+        /// The error of the system call.
         source: io::Error,
     },
-    /// The privileges of root could be regained.
-    #[error("rights dropped to user {0} could be taken back")]
+    /// The process could regain root's privileges.
+    #[error("privileges dropped to those of user {0} could be regained")]
     Reversible(String),
 }
 
-/// User and groups to which a method drops its privileges.
+/// The user and group whose privileges a method keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct User {
     /// Number of the user.
@@ -50,8 +50,7 @@ pub struct User {
 }
 
 impl User {
-    /// Looks a user up by name: in /etc/passwd, and where it is not there (directory services)
-    /// by `getent`.
+    /// Looks a user up by name in /etc/passwd or, for users of directory services, with `getent`.
     pub fn by_name(name: &str) -> Option<User> {
         if let Some(user) = User::in_file(Path::new("/etc/passwd"), name) {
             return Some(user);
@@ -72,21 +71,21 @@ impl User {
         let line = text.lines().find(|line| line.split(':').next() == Some(name))?;
         let mut fields = line.split(':').skip(2);
         let (uid, gid) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
-        // All ones stands for "no change" in the system calls.
+        // The system calls take all ones for "no change".
         (uid != u32::MAX && gid != u32::MAX).then_some(User { uid, gid })
     }
 }
 
-/// Drops root's privileges to those of `APT::Sandbox::User`; without effect for other users. As in APT, an empty setting,
-/// `root`, or `Debug::NoDropPrivs` keeps them. Programs started later can never gain privileges.
+/// Drops root's privileges to those of `APT::Sandbox::User`; without effect for other users. As in APT, an empty
+/// setting, `root`, or `Debug::NoDropPrivs` keeps them. Programs started later can never gain privileges.
 ///
 /// # Errors
-/// When the privileges may remain; the process must end then.
+/// [`SandboxError`] if the privileges may remain. The process must end then.
 pub(crate) fn drop_privileges(configuration: &Configuration) -> Result<(), SandboxError> {
     if configuration.bool("Debug::NoDropPrivs", false) {
         return Ok(());
     }
-    // Older kernels refuse; it is only a second barrier.
+    // Older kernels refuse; this is only a second barrier.
     let _ = rustix::thread::set_no_new_privs(true);
     let name = configuration.get_or("APT::Sandbox::User", "");
     if name.is_empty() || name == "root" || !rustix::process::getuid().is_root() {
@@ -105,7 +104,7 @@ fn become_user(name: &str, user: User) -> Result<(), SandboxError> {
         move |errno: rustix::io::Errno| SandboxError::System { user: name.to_owned(), operation, source: errno.into() }
     };
     let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));
-    // Groups first: afterwards it is not permitted.
+    // The groups first: later the process may not change them.
     rustix::thread::set_thread_groups(&[gid]).map_err(failed("setgroups"))?;
     rustix::thread::set_thread_res_gid(gid, gid, gid).map_err(failed("setresgid"))?;
     rustix::thread::set_thread_res_uid(uid, uid, uid).map_err(failed("setresuid"))?;

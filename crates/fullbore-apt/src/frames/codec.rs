@@ -6,7 +6,7 @@ use fullbore_debian::compression::Form;
 
 use super::{Buffer, FRAME_BYTES_MAX, Frame, Level, broken, gz, lz4, xz, zst};
 
-/// Compresses frames of one form.
+/// Compresses the text of frames in one compression format; its state is reused.
 pub struct Encoder(Compress);
 
 enum Compress {
@@ -20,7 +20,7 @@ impl Encoder {
     /// An encoder; `None` for forms without frames.
     ///
     /// # Errors
-    /// The compression library cannot allocate its memory.
+    /// An error of kind `OutOfMemory` or `Other` if the compression library cannot be set up.
     pub fn new(form: Form, level: Level) -> io::Result<Option<Encoder>> {
         Ok(Some(Encoder(match form {
             Form::Gz => Compress::Gz(gz::Encoder::new(level)),
@@ -44,7 +44,7 @@ impl Encoder {
     /// Appends a frame of this text, of at most [`FRAME_BYTES_MAX`] bytes.
     ///
     /// # Errors
-    /// Out of memory, or too much text.
+    /// The error of the compression library, for instance if memory is short or the text is too long.
     pub fn encode(&mut self, plain: &[u8], out: &mut Vec<u8>) -> io::Result<Frame> {
         if plain.len() > FRAME_BYTES_MAX {
             return Err(broken("too much text for a frame"));
@@ -60,7 +60,7 @@ impl Encoder {
     }
 }
 
-/// Decompresses frames of one form.
+/// Decompresses frames in one compression format; its state is reused.
 pub struct Decoder(Decompress);
 
 enum Decompress {
@@ -74,7 +74,7 @@ impl Decoder {
     /// A decoder; `None` for forms without frames.
     ///
     /// # Errors
-    /// The decompression library cannot allocate its memory.
+    /// An error of kind `OutOfMemory` or `Other` if the decompression library cannot be set up.
     pub fn new(form: Form) -> io::Result<Option<Decoder>> {
         Ok(Some(Decoder(match form {
             Form::Gz => Decompress::Gz(gz::Decoder::new()),
@@ -88,7 +88,8 @@ impl Decoder {
     /// Decompresses the `bytes` of a frame into `out`.
     ///
     /// # Errors
-    /// Damaged data, text of another length, or trailing bytes.
+    /// `InvalidData` or the library's error for damaged data, text of another length than the table says, or trailing
+    /// bytes.
     pub fn decode(&mut self, frame: &Frame, bytes: &[u8], out: &mut Buffer) -> io::Result<()> {
         out.clear();
         let spare = match frame.plain {

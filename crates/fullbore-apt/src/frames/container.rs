@@ -17,7 +17,7 @@ impl Container {
         Container { form, frames: Vec::new(), count: 0 }
     }
 
-    /// Bytes before the first frame.
+    /// Bytes of the file before its first frame, for instance the header of xz.
     pub fn head(&self) -> &'static [u8] {
         match self.form {
             Form::Xz => &xz::HEAD,

@@ -122,7 +122,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(40))]
         #[test]
-        fn all_text_in_frames_of_good_size(pieces in pieces()) {
+        fn frames_have_all_text_and_a_good_size(pieces in pieces()) {
             let frames = cut(&pieces);
             let text: Vec<u8> = pieces.iter().flat_map(|(piece, _)| piece).copied().collect();
             prop_assert_eq!(frames.concat(), text);

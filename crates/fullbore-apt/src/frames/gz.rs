@@ -34,7 +34,7 @@ pub(super) fn layout(file: &mut Bytes<'_>) -> io::Result<Option<Layout>> {
         frames.push(Frame { size, plain: Some(plain), padding: 0 });
         offset += u64::from(size);
     }
-    // An empty file is no gzip file.
+    // An empty file is not a gzip file.
     Ok((offset == file.size && offset > 0).then_some(Layout { start: 0, frames }))
 }
 

@@ -83,7 +83,7 @@ fn frames_are_found_and_read_alone_and_from_the_beginning() {
 }
 
 #[test]
-fn files_of_no_text() {
+fn files_without_text_are_read_as_empty() {
     for form in FORMS {
         let frames: &[&[u8]] = if Container::new(form).needs_a_frame() { &[b""] } else { &[] };
         let file = write(form, frames);
@@ -122,7 +122,7 @@ fn files_of_others_have_no_layout() {
 
 /// More blocks than their table may say, or fewer, or others.
 #[test]
-fn tables_that_lie() {
+fn tables_that_lie_give_no_wrong_text() {
     let (one, two) = (text(4_000, 1), text(4_000, 2));
     for form in [Form::Gz, Form::Zst, Form::Xz] {
         let honest = write(form, &[&one, &two]);

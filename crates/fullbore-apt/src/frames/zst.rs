@@ -100,7 +100,7 @@ impl Decoder {
     /// from the beginning would give all the same.
     pub(super) fn decode(&mut self, bytes: &[u8], room: &mut [u8]) -> io::Result<usize> {
         if bytes.is_empty() {
-            return Err(broken("zstd frame of no bytes"));
+            return Err(broken("empty zstd frame"));
         }
         self.context.decompress_to_buffer(bytes, room)
     }

@@ -10,7 +10,7 @@ use fullbore_wire::hosts::{Fault, HostId};
 use super::words;
 use crate::acquire::{Failure, Message, ReceivedHashes, Request, date};
 
-/// Hosts named in one failure; a list of mirrors may be long, and APT prints one line.
+/// Most hosts named in one failure. A list of mirrors may be long, and APT prints one line.
 const HOSTS_NAMED: usize = 8;
 
 /// Why a host did not send a file.
@@ -26,13 +26,13 @@ pub(super) enum HostError {
     WrongSize(String),
     /// A redirect to this address.
     Redirected(String),
-    /// Anything else.
+    /// Any other error.
     Other(String),
 }
 
 impl HostError {
-    /// From a fault of the fetcher with a file of this size.
-    pub fn of_fault(fault: &Fault, expected: u64) -> HostError {
+    /// Converts a fault of the fetcher with a file of this size.
+    pub(super) fn of_fault(fault: &Fault, expected: u64) -> HostError {
         match fault {
             Fault::Missing(status) | Fault::Refused(status) => HostError::Status(*status),
             Fault::Busy { status, .. } => HostError::Status(*status),
@@ -47,28 +47,28 @@ impl HostError {
         }
     }
 
-    /// From an error of a whole-file request.
-    pub fn of_get(error: &GetError) -> HostError {
+    /// Converts an error of a whole-file request.
+    pub(super) fn of_get(error: &GetError) -> HostError {
         match error {
             GetError::Unreachable { reason, .. } | GetError::Final { reason, .. } => HostError::Network(reason.clone()),
             GetError::Untrusted { reason, .. } => HostError::Other(reason.clone()),
             GetError::Denied { denial, .. } => HostError::Other(denial.why.clone()),
             GetError::TooLarge { limit_bytes, .. } => {
-                // It was cut there, so its size is not known.
+                // It was cut at the limit, so its size is not known.
                 HostError::WrongSize(words::unexpected_size(limit_bytes.saturating_add(1), *limit_bytes))
             }
         }
     }
 
-    /// From an error before the head of an answer. A connection that was closed then is said to have failed.
-    pub fn of_head(error: &GetError) -> HostError {
+    /// Converts an error before the head of an answer. A connection that was closed by then counts as failed.
+    pub(super) fn of_head(error: &GetError) -> HostError {
         match HostError::of_get(error) {
             HostError::Network(why) if words::is_cut(&why) => HostError::Network(words::CONNECTION_FAILED.into()),
             host_error => host_error,
         }
     }
 
-    /// In APT's words, for the host of this name; `phrases` are its own behind statuses.
+    /// The error in APT's words, for the host of this name. `phrases` are the host's own texts for statuses.
     fn text(&self, host: &str, phrases: Option<&Phrases>) -> String {
         match self {
             HostError::Status(status) => {
@@ -81,8 +81,8 @@ impl HostError {
         }
     }
 
-    /// APT's `FailReason`, if one matters. None for wrong content: at `HashSumMismatch` APT would print its own hashes, of
-    /// nothing, instead of this message.
+    /// APT's `FailReason`, if one matters. None for wrong content: at `HashSumMismatch` APT would print its own hashes,
+    /// of nothing, instead of this message.
     fn reason(&self) -> Option<Cow<'static, str>> {
         match self {
             HostError::Status(status) => Some(format!("HttpError{status}").into()),
@@ -119,11 +119,12 @@ fn size_in(why: &str) -> Option<u64> {
     why.strip_prefix("file has ")?.split(' ').next()?.parse().ok()
 }
 
-/// What a host says behind statuses.
+/// A host's own texts for HTTP statuses.
 pub(super) type Phrases = BTreeMap<u16, String>;
 
-/// A failure that names each host with its error, in the words of these hosts. With `origin_decides`, a final status of the host that APT named
-/// decides: APT then takes `Release` instead of a missing `InRelease`, and does not wait for a mirror that is down.
+/// A failure with the error of each host, in the words of these hosts. With `origin_decides`, a final status of the
+/// host that APT named decides. APT then takes `Release` instead of a missing `InRelease`, and does not wait for a
+/// mirror that is down.
 pub(super) fn failure(
     names: &[String],
     phrases: &[Phrases],
@@ -159,7 +160,7 @@ pub(super) struct Finished {
     pub modified: Option<i64>,
     /// Its hashes, for APT to compare.
     pub hashes: ReceivedHashes,
-    /// Bytes from an earlier run.
+    /// Bytes that an earlier run had received.
     pub resumed: u64,
 }
 

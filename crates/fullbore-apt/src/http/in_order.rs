@@ -1,7 +1,7 @@
-//! Messages about files that come whole from one host, in the order in which APT asked for them.
+//! Orders messages about files that come whole from one host, by the order of APT's requests.
 //!
-//! They come over one connection, one after the other; only their tasks run in any order. APT shows its user what it is
-//! told, and two runs should look alike. A file waits until each one before it has begun or is answered.
+//! The files come over one connection, one after the other; only their tasks run in any order. APT shows its user these
+//! messages, and two runs should look alike. A file's messages wait until each earlier file has begun or is answered.
 
 use std::collections::VecDeque;
 
@@ -10,12 +10,12 @@ use crate::acquire::Message;
 /// Number of a task.
 pub(super) type TaskId = u64;
 
-/// A file that was asked for.
+/// A requested file.
 #[derive(Debug)]
 struct Waiting {
     task: TaskId,
     held: Vec<Message>,
-    /// Something was said of it.
+    /// Whether APT got a message about it.
     is_begun: bool,
     is_ended: bool,
 }
@@ -27,13 +27,14 @@ pub(super) struct InOrder {
 }
 
 impl InOrder {
-    /// A file is asked for.
-    pub fn add(&mut self, task: TaskId) {
+    /// Adds a requested file.
+    pub(super) fn add(&mut self, task: TaskId) {
         self.waiting.push_back(Waiting { task, held: Vec::new(), is_begun: false, is_ended: false });
     }
 
-    /// Something is to be said of a file, at last if it is ended. Returns what may be said now, of this file and others.
-    pub fn told(&mut self, task: TaskId, messages: Vec<Message>, is_ended: bool) -> Vec<Message> {
+    /// Adds messages about a file; `is_ended` if they are its last ones. Returns all messages that may be sent now,
+    /// about this file and others.
+    pub(super) fn told(&mut self, task: TaskId, messages: Vec<Message>, is_ended: bool) -> Vec<Message> {
         let Some(own) = self.waiting.iter_mut().find(|waiting| waiting.task == task) else { return messages };
         own.held.extend(messages);
         own.is_begun = true;

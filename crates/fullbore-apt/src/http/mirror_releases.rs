@@ -31,7 +31,7 @@ pub(super) struct Sources {
 
 impl Sources {
     /// Reads them. Without readable sources no mirror's Release counts.
-    pub fn read(configuration: &Configuration) -> Sources {
+    pub(super) fn read(configuration: &Configuration) -> Sources {
         let read = sources::configured(configuration);
         let sources = read.inspect_err(|error| tracing::warn!("{}", error.message)).unwrap_or_default();
         let needs_trusted = sources.iter().any(uses_default_keyrings);
@@ -41,7 +41,7 @@ impl Sources {
 
     /// The check of a mirror's Release for this request. `None` if the source is unknown, or needs no signature, so that
     /// nothing could be checked.
-    pub fn check(
+    pub(super) fn check(
         &self,
         wanted: &WantedFile,
         method: &MethodName,
@@ -108,8 +108,8 @@ impl Archive {
         Archive { origin: origin.clone(), label: label.clone(), codename: codename.clone() }
     }
 
-    /// The archive of a Release that need not be verified; `None` if the content is none.
-    pub fn named_in(content: &[u8]) -> Option<Archive> {
+    /// The archive of a Release that need not be verified; `None` if the content is not a Release.
+    pub(super) fn named_in(content: &[u8]) -> Option<Archive> {
         release_of(content).as_ref().map(Archive::of)
     }
 }
@@ -129,7 +129,7 @@ pub(super) struct ReleaseCheck {
 impl ReleaseCheck {
     /// Why APT would not accept an `InRelease`, or a `Release` with its signature; `None` if it would. Blocks while the
     /// verifier runs.
-    pub fn refusal(&self, content: &[u8], signature: Option<&[u8]>) -> Option<String> {
+    pub(super) fn refusal(&self, content: &[u8], signature: Option<&[u8]>) -> Option<String> {
         let text = match signature {
             Some(signature) => self.verifier.verify_detached(content, signature),
             None => self.verifier.verify_inrelease(content),

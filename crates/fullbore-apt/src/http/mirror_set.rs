@@ -19,26 +19,26 @@ use super::answers::HostError;
 use super::releases::Freshness;
 use super::wanted::WantedFile;
 
-/// Batches of requests that wait for a fetcher. APT sends `Acquire::Max-Pipeline-Depth` requests
-/// at most, and what waits here waits for microseconds.
+/// Most batches of requests that wait for a fetcher. APT sends `Acquire::Max-Pipeline-Depth` requests at most, and a
+/// batch waits for microseconds.
 const BATCHES: usize = 64;
 
-/// Bytes read and not yet written, for all fetchers together.
+/// Most bytes read and not yet written, for all fetchers together.
 const WINDOW_BYTES: u64 = 16 << 20;
 const WINDOW_ITEMS: u32 = 8192;
 
 /// A file in flight with known size and hash.
 #[derive(Debug)]
 pub(super) struct File {
-    /// APT's request.
+    /// The request of APT for this file.
     pub wanted: WantedFile,
     /// Its path below each mirror's address.
     pub path: String,
-    /// The path to write; absolute.
+    /// The absolute path to write to.
     pub target: String,
-    /// Its SHA-256.
+    /// The SHA-256 that the file must have.
     pub sha256: Sha256,
-    /// Its size in bytes.
+    /// The size that the file must have, in bytes.
     pub size: u64,
     /// Further fields of requests for it.
     pub fields: Vec<(String, String)>,
@@ -53,11 +53,11 @@ impl OpenFiles {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn add(&self, item: ItemId, file: Arc<File>) {
+    pub(super) fn add(&self, item: ItemId, file: Arc<File>) {
         self.lock().insert(item, file);
     }
 
-    pub fn remove(&self, item: ItemId) {
+    pub(super) fn remove(&self, item: ItemId) {
         self.lock().remove(&item);
     }
 
@@ -100,30 +100,30 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub fn new(landing: Landing, ledger: Ledger) -> Shared {
+    pub(super) fn new(landing: Landing, ledger: Ledger) -> Shared {
         Shared { landing, window: Window::new(WINDOW_BYTES, WINDOW_ITEMS), ledger, files: Arc::default() }
     }
 }
 
 /// A set of mirrors. The first is the one that APT named.
 pub(super) struct MirrorSet {
-    /// The hosts' names, for messages.
+    /// Names of the hosts, for messages.
     pub names: Vec<String>,
-    /// For requests of whole files.
+    /// Sends requests for whole files.
     pub watch: Watch,
-    /// Whether its host takes files up in their midst, as far as is known.
+    /// Whether its host is believed to support ranges, as far as is known.
     pub ranges: Arc<AtomicBool>,
     feed: mpsc::Sender<Vec<Item>>,
     outcomes: mpsc::UnboundedSender<Outcome>,
-    /// The freshness of each suite.
+    /// Freshness of the mirrors for each suite.
     suites: HashMap<String, Freshness>,
-    /// Slow hosts.
+    /// Hosts that were slow to answer.
     slow: HostSet,
 }
 
 impl MirrorSet {
     /// Starts a fetcher, which connects at the first request. `on_lost` is called if it panics.
-    pub fn start(
+    pub(super) fn start(
         mirrors: Vec<Url>,
         options: FetchOptions,
         shared: &Shared,
@@ -159,29 +159,29 @@ impl MirrorSet {
     }
 
     /// Whether it has only the host that APT named.
-    pub fn is_alone(&self) -> bool {
+    pub(super) fn is_alone(&self) -> bool {
         self.names.len() == 1
     }
 
     /// Whether all its hosts are dropped. A later request of APT then starts anew.
-    pub fn is_lost(&self) -> bool {
+    pub(super) fn is_lost(&self) -> bool {
         self.watch.hosts().iter().all(|host| host.out.is_some())
     }
 
     /// Sends files to the fetcher; `false` if it has ended.
-    pub async fn feed(&self, items: Vec<Item>) -> bool {
+    pub(super) async fn feed(&self, items: Vec<Item>) -> bool {
         // The fetcher ends when this feed is closed, or by a panic.
         self.feed.send(items).await.is_ok()
     }
 
     /// Passes on the landing's outcome of a file.
-    pub fn landed(&self, outcome: Outcome) {
+    pub(super) fn landed(&self, outcome: Outcome) {
         let _ = self.outcomes.send(outcome);
     }
 
     /// The hosts in the order of requests for a whole file: those with the suite's newest Release, the others as listed,
     /// slow ones last.
-    pub fn order(&self, suite: Option<&str>) -> Vec<HostId> {
+    pub(super) fn order(&self, suite: Option<&str>) -> Vec<HostId> {
         let known = self.suite(suite).unwrap_or_default();
         let seen = self.watch.hosts();
         let up = (0..self.names.len()).filter(|host| seen.get(*host).is_none_or(|seen| seen.out.is_none()));
@@ -191,12 +191,12 @@ impl MirrorSet {
     }
 
     /// The host from which the Release of a suite was taken: a detached signature must come from there.
-    pub fn signer_of(&self, suite: Option<&str>) -> Option<HostId> {
+    pub(super) fn signer_of(&self, suite: Option<&str>) -> Option<HostId> {
         self.suite(suite)?.chosen
     }
 
     /// Hosts that may have another file of this name.
-    pub fn excluded(&self, wanted: &WantedFile) -> HostSet {
+    pub(super) fn excluded(&self, wanted: &WantedFile) -> HostSet {
         let known = self.suite(wanted.suite.as_deref());
         match known {
             Some(known) if wanted.is_index && !wanted.is_by_hash() => known.excluded(self.names.len()),
@@ -209,13 +209,13 @@ impl MirrorSet {
     }
 
     /// Records the freshness of a suite.
-    pub fn learn(&mut self, suite: String, freshness: Freshness) {
+    pub(super) fn learn(&mut self, suite: String, freshness: Freshness) {
         self.slow = self.slow.union(freshness.slow);
         self.suites.insert(suite, freshness);
     }
 
     /// Why no mirror sent a file of this size: the error of each host.
-    pub fn host_errors(&self, given_up: &GivenUp, size: u64) -> Vec<(HostId, HostError)> {
+    pub(super) fn host_errors(&self, given_up: &GivenUp, size: u64) -> Vec<(HostId, HostError)> {
         let mut host_errors = Vec::new();
         for (number, seen) in self.watch.hosts().into_iter().enumerate() {
             let host = number as HostId;

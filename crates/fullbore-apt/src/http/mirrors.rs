@@ -1,9 +1,8 @@
 //! Lists of mirrors: sets of addresses that hold the same files.
 //!
-//! A plain text like apt's own mirror lists, one address per line. An empty line ends a set: the
-//! addresses of a set are mirrors of each other. A request below any of them may be answered by all,
-//! and the one that apt named counts as the origin. So mirrors of debian are never asked for
-//! debian-security, which most of them lack.
+//! A list is plain text like apt's own mirror lists, with one address per line. An empty line ends a set: the addresses
+//! of a set are mirrors of each other. Any of them may answer a request below one of them, and the address that apt
+//! named counts as the origin. So mirrors of debian are never asked for debian-security, which most of them lack.
 //!
 //! ```text
 //! # Debian
@@ -28,7 +27,7 @@ use crate::acquire::Configuration;
 /// Bytes of one list that are read. A guess far above real ones.
 pub const LIST_BYTES_MAX: u64 = 1 << 20;
 
-/// Sets in all lists. A guess: sources of so many archives are rare.
+/// Maximum number of sets in all lists. A guess: sources of more archives are rare.
 const SETS_MAX: usize = 1000;
 
 /// An invalid line of a list.
@@ -61,14 +60,14 @@ pub struct MirrorPath {
 }
 
 impl MirrorSets {
-    /// The sets of all lists that apt is configured to use (`Acquire::fullbore::Mirrors`), with a warning for each list that cannot
-    /// be read and each line that is wrong: these are left out.
+    /// Reads the sets of all lists that apt's configuration names (`Acquire::fullbore::Mirrors`). Lists that cannot be
+    /// read and wrong lines are left out; each gets a warning. `read` reads a list.
     pub fn configured<E: std::fmt::Display>(
         configuration: &Configuration,
         read: impl Fn(&Path) -> Result<String, E>,
     ) -> (MirrorSets, Vec<String>) {
         let (mut sets, mut warnings) = (MirrorSets::default(), Vec::new());
-        // unattended-upgrades reads apt's settings twice, so that lists in them have all values twice.
+        // unattended-upgrades reads apt's settings twice, so its lists have all values twice.
         let mut seen = HashSet::new();
         for list in configuration.list(MIRRORS_SETTING).into_iter().filter(|list| seen.insert(*list)) {
             match read(Path::new(list)) {
@@ -79,7 +78,7 @@ impl MirrorSets {
         (sets, warnings)
     }
 
-    /// Adds the sets of a list. Lines that are wrong are left out and told.
+    /// Adds the sets of a list. Wrong lines are left out, and returned as errors.
     pub fn add(&mut self, text: &str) -> Vec<MirrorListError> {
         let mut errors = Vec::new();
         let mut set = Vec::new();
@@ -102,7 +101,7 @@ impl MirrorSets {
     fn member(&mut self, set: &mut Vec<Url>, address: &str) -> Result<(), String> {
         let (url, credentials) = Url::parse_with_userinfo(address).map_err(|error| error.to_string())?;
         if url.target().contains('?') {
-            return Err(format!("{url}: an address of a mirror has no query"));
+            return Err(format!("{url}: the address of a mirror cannot have a query"));
         }
         if set.len() >= MAX_HOSTS {
             return Err(format!("{url}: more than {MAX_HOSTS} mirrors in one set"));
@@ -129,7 +128,7 @@ impl MirrorSets {
         }
     }
 
-    /// The address with the longest path below which a file is; none if it is below none.
+    /// The address with the longest path below which a file is; `None` if it is below none.
     pub fn find(&self, url: &Url) -> Option<MirrorPath> {
         let mut best: Option<(usize, MirrorPath)> = None;
         for (number, set) in self.sets.iter().enumerate() {
@@ -220,7 +219,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_panics(text in "(http://[a-c]|/|x|:|@|#|\n| ){0,40}") {
+        fn arbitrary_input_never_panics(text in "(http://[a-c]|/|x|:|@|#|\n| ){0,40}") {
             let mut sets = MirrorSets::default();
             sets.add(&text);
             let _ = sets.find(&Url::parse("http://a/x").unwrap());

@@ -1,8 +1,8 @@
 //! Fetches a file of unknown size or hash as a whole from one host, or from the next if that fails.
 //!
-//! Without a hash nobody but APT can judge the file; with one APT judges it all the same. So the answer has the hashes of
-//! what was received, whatever they are. What an earlier run left is taken up if the server still has the same file, by
-//! its time (`If-Range`), as APT's own method does.
+//! Without a hash only APT can judge the file; with one APT judges it all the same. So the answer has the hashes of the
+//! received bytes, whatever they are. A partial file of an earlier run is continued if the server still has the same
+//! file, by its time (`If-Range`), as APT's own method does.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -21,64 +21,65 @@ use super::answers::{Finished, HostError};
 use super::words;
 use crate::acquire::{ExpectedHashes, Hasher};
 
-/// Requests per host for a file that does not begin, as in APT's own method: the server may just have closed the
+/// Requests per host for a file that does not start, as in APT's own method: the server may just have closed the
 /// connection.
 const TRIES_PER_HOST: usize = 2;
 
-/// An error page is read to its end up to this size and time; beyond, a new connection is cheaper. Guesses.
+/// Largest size and longest time of an error page that is read to its end; beyond them a new connection is cheaper.
+/// Guesses.
 const ERROR_PAGE_BYTES: usize = 64 << 10;
 const ERROR_PAGE_TIME: Duration = Duration::from_secs(1);
 
-/// Bytes per read of what is on disk already: as much as a network read brings.
+/// Bytes per read of an existing file: as much as a network read brings.
 const READ_BYTES: usize = 256 << 10;
 
-/// Varnish answers ranges of a file that has changed before this version (Debian bug 870604).
+/// Before this version Varnish answers ranges of a file that has changed (Debian bug 870604).
 const VARNISH_WITH_RANGES: (u32, u32) = (6, 4);
 
 /// Requirements on the file.
 #[derive(Debug, Clone)]
 pub(super) struct Requirements {
-    /// Largest size in bytes.
+    /// Largest size that is accepted, in bytes.
     pub limit_bytes: u64,
     /// Exact size in bytes, if known.
     pub size: Option<u64>,
-    /// Its hashes, as far as they are known.
+    /// The known hashes of the file.
     pub expected: ExpectedHashes,
-    /// Whether what is on disk may be its beginning.
+    /// Whether an existing file may be its beginning.
     pub is_resumable: bool,
 }
 
-/// Where a file comes from and goes to.
+/// The source and the destination of a file.
 #[derive(Clone, Copy)]
 pub(super) struct Way<'a> {
     pub watch: &'a Watch,
-    /// The request, without conditions on ranges.
+    /// The request, without range conditions.
     pub get: &'a Get,
-    /// The file to write; absolute.
+    /// The absolute path to write to.
     pub path: &'a Path,
     /// The timeout for the head and for each piece.
     pub patience: Duration,
-    /// Whether the host of a single site is known to take files up in their midst.
+    /// Whether the host of a single site is believed to support ranges.
     pub ranges: &'a AtomicBool,
 }
 
-/// The result.
+/// The result of fetching a file.
 #[derive(Debug)]
 pub(super) enum Plain {
     /// The file is complete, as far as its length is known.
     Done(Finished),
     /// Not modified since the given time.
     Unchanged,
-    /// No host sent it right.
+    /// No host sent the right file; the error of each.
     Failed(Vec<(HostId, HostError)>),
-    /// It cannot be written.
+    /// The file cannot be written, with the reason.
     Local(String),
 }
 
-/// Is told size, if known, and offset when a file begins.
+/// Called when a file starts, with its size, if known, and the offset of its first new byte.
 pub(super) type OnStart<'a> = &'a mut (dyn FnMut(Option<u64>, u64) + Send);
 
-/// Fetches a file.
+/// Fetches a file from the first of these hosts that has it.
 pub(super) async fn fetch(way: Way<'_>, hosts: &[HostId], must: &Requirements, on_start: OnStart<'_>) -> Plain {
     let mut host_errors = Vec::new();
     let mut wrong = None;
@@ -87,7 +88,7 @@ pub(super) async fn fetch(way: Way<'_>, hosts: &[HostId], must: &Requirements, o
         let host_error = loop {
             tries += 1;
             match from_host(way, *host, must, on_start).await {
-                // Another host may have it right; if none has, APT is shown what came.
+                // Another host may have the right file. If none has, APT gets this one and reports its hashes.
                 Ok(Plain::Done(finished)) if must.expected.contradict(&finished.hashes) => {
                     wrong = Some(finished);
                     break HostError::WrongBytes;
@@ -108,7 +109,7 @@ pub(super) async fn fetch(way: Way<'_>, hosts: &[HostId], must: &Requirements, o
     }
 }
 
-/// A host did not bring the file.
+/// A host did not send the file.
 struct Failed {
     host_error: HostError,
     /// Whether the body had begun; APT then decides on a retry.
@@ -121,7 +122,7 @@ impl From<HostError> for Failed {
     }
 }
 
-/// What an earlier run left of the file.
+/// The partial file of an earlier run.
 struct Kept {
     size: u64,
     modified: i64,
@@ -134,7 +135,7 @@ impl Kept {
         Some(Kept { size: data.len(), modified })
     }
 
-    /// The request for the rest, if the file is the same still. The time of APT's own copy does not matter then.
+    /// The request for the rest, if the file has not changed. The time of APT's own copy does not matter then.
     fn rest(&self, get: &Get) -> Option<Get> {
         let mut get = Get { if_modified_since: None, ..get.clone() };
         get.fields.push(("Range".into(), format!("bytes={}-", self.size)));
@@ -142,7 +143,7 @@ impl Kept {
         Some(get)
     }
 
-    /// Whether it is all of the file, though the server sent nothing.
+    /// Whether the existing file is complete, although the server sent nothing.
     fn is_whole(&self, hashed: &Finished, must: &Requirements, head: &ResponseHead) -> bool {
         if must.expected.is_usable() {
             return !must.expected.contradict(&hashed.hashes);
@@ -176,7 +177,7 @@ async fn from_host(way: Way<'_>, host: HostId, must: &Requirements, on_start: On
                 return Ok(Plain::Done(finished));
             }
         }
-        // Of another file, or of a server that cannot say so: all of it again.
+        // It is another file, or the server cannot tell: fetch all of it again.
         skip(&mut streamed, way.patience).await;
     }
     let streamed = stream(way, host, whole).await?;
@@ -188,7 +189,7 @@ async fn stream(way: Way<'_>, host: HostId, get: Get) -> Result<Streamed, Failed
     way.watch.stream(host, get, way.patience).await.map_err(|error| HostError::of_head(&error).into())
 }
 
-/// What the answer says of ranges. Some servers say that they have none, and some should.
+/// Records what the answer says about ranges. Some servers say that they support none, and some should.
 fn note_ranges(head: &ResponseHead, ranges: &AtomicBool) {
     let is_old = head.via.as_deref().and_then(varnish).is_some_and(|version| version < VARNISH_WITH_RANGES);
     if head.accept_ranges == Some(AcceptRanges::None) || is_old {
@@ -263,7 +264,7 @@ async fn resumed(
     received.map_err(|host_error| Failed { host_error, is_begun: true })
 }
 
-/// The file as it is on disk, which may be all of it.
+/// Hashes the existing file, which may be complete.
 fn hash_kept(path: &Path, must: &Requirements, kept: &Kept) -> io::Result<Finished> {
     let mut hasher = must.expected.hasher();
     read_kept(path, &mut hasher, kept.size)?;
@@ -286,8 +287,8 @@ fn read_kept(path: &Path, hasher: &mut Hasher, size: u64) -> io::Result<()> {
     }
 }
 
-/// Reads an error page to its end, as APT's own method does. Aborting it would close the connection, and the next request
-/// on it would be sent twice.
+/// Reads an error page to its end, as APT's own method does. Aborting it would close the connection, and the next
+/// request on it would be sent twice.
 async fn skip(streamed: &mut Streamed, patience: Duration) {
     let mut left = ERROR_PAGE_BYTES;
     let until = tokio::time::Instant::now() + patience.min(ERROR_PAGE_TIME);
@@ -364,7 +365,7 @@ impl Sink {
         created.map(Sink::File).map_err(|error| format!("{}: {error}", directory.display()))
     }
 
-    /// Opens a regular file as it is, to be continued.
+    /// Opens an existing regular file to continue it.
     fn resume(path: &Path) -> Result<Sink, String> {
         let (Some(directory), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
             return Err(format!("{} cannot be written", path.display()));
@@ -372,14 +373,14 @@ impl Sink {
         let opened = Root::open(directory).and_then(|root| root.resume_in_place(name));
         match opened.map_err(|error| format!("{}: {error}", directory.display()))? {
             Some(file) => Ok(Sink::File(file)),
-            None => Err(format!("{} is no file of ours", path.display())),
+            None => Err(format!("{} is not a file that fullbore made", path.display())),
         }
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), String> {
         match self {
             Sink::File(file) => file.write_at(offset, data).map_err(|error| error.to_string()),
-            // Through the reference: writing to a file needs no exclusive one.
+            // Through a shared reference: writing to a file needs no exclusive one.
             Sink::Special(file) => io::Write::write_all(&mut &*file, data).map_err(|error| error.to_string()),
         }
     }
@@ -402,7 +403,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn old_versions_of_varnish() {
+    fn the_version_of_varnish_is_read_from_via() {
         for (via, version) in [
             ("1.1 varnish (Varnish/6.1)", Some((6, 1))),
             ("1.1 varnish (Varnish/7)", Some((7, 0))),

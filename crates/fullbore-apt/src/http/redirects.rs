@@ -1,4 +1,5 @@
-//! Redirects of a single host: APT follows them, perhaps with another method; what it may not follow is refused here.
+//! Redirects of a single host. APT follows them, perhaps with another method; redirects that APT must not follow are
+//! refused here.
 
 use fullbore_wire::redirect::{RedirectError, resolve};
 

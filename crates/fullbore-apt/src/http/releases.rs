@@ -35,23 +35,23 @@ const REPLACEMENTS: usize = 2;
 /// Bytes in which the date is searched: it precedes the lists of files.
 const HEAD_BYTES: usize = 64 << 10;
 
-/// The Release that apt has.
+/// The Release that apt has in its lists directory.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LocalRelease {
-    /// Its content.
+    /// The content of the file.
     pub content: Vec<u8>,
-    /// Its date, Unix seconds.
+    /// The `Date` of the Release, Unix seconds.
     pub date: Option<i64>,
 }
 
 impl LocalRelease {
-    /// From the file.
-    pub fn new(content: Vec<u8>) -> LocalRelease {
+    /// Parses the date of the file's content.
+    pub(super) fn new(content: Vec<u8>) -> LocalRelease {
         LocalRelease { date: date_of(&content), content }
     }
 
     /// The time for `If-Modified-Since`, by the date and the file's time `modified`.
-    pub fn if_modified_since(&self, modified: i64) -> i64 {
+    pub(super) fn if_modified_since(&self, modified: i64) -> i64 {
         if_modified_since(self.date, modified)
     }
 }
@@ -91,7 +91,7 @@ pub(super) enum Newest {
     },
     /// No mirror has a newer one.
     Unchanged,
-    /// No mirror has one.
+    /// No mirror has a usable one; the error of each.
     None(Vec<(HostId, HostError)>),
 }
 
@@ -114,7 +114,7 @@ impl From<Got> for Answer {
 /// The answers of the mirrors.
 #[derive(Debug, Default)]
 struct Answers {
-    /// Date and content of each; no content after "not modified".
+    /// Date and content of each answer; no content after "not modified".
     offers: BTreeMap<HostId, ReleaseAnswer>,
     host_errors: BTreeMap<HostId, HostError>,
 }
@@ -236,11 +236,11 @@ impl Answers {
 /// The freshness of mirrors for one suite.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Freshness {
-    /// With the newest Release.
+    /// Hosts with the newest Release.
     pub fresh: HostSet,
-    /// With an older one.
+    /// Hosts with an older Release.
     pub stale: HostSet,
-    /// Without an answer in time.
+    /// Hosts that did not answer in time.
     pub slow: HostSet,
     /// The host of the chosen Release, to which its detached signature belongs.
     pub chosen: Option<HostId>,
@@ -249,7 +249,7 @@ pub(super) struct Freshness {
 impl Freshness {
     /// Hosts to exclude for an index without a by-hash name: all except those with the newest Release, and except the origin
     /// unless it is older.
-    pub fn excluded(self, hosts: usize) -> HostSet {
+    pub(super) fn excluded(self, hosts: usize) -> HostSet {
         let mut excluded = HostSet::default();
         for host in 0..hosts as HostId {
             let is_origin = host == 0 && !self.stale.contains(host);
@@ -281,7 +281,7 @@ impl Asked {
     }
 }
 
-/// What the answers of mirrors are judged by.
+/// The reference for judging the answers of mirrors.
 struct Judge {
     /// `None` if only the origin is asked.
     check: Option<ReleaseCheck>,
@@ -327,8 +327,8 @@ impl Judge {
     }
 }
 
-/// Asks the hosts in this order and takes the newest of two answers. A slow answer that is no newer by its head counts as
-/// one. Without a check only the origin is asked.
+/// Asks the hosts in this order and takes the newest of two answers. A slow answer counts as one if its head says that
+/// it is not newer. Without a check only the origin is asked.
 pub(super) async fn newest(
     watch: &Watch,
     hosts: &[HostId],
@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_older_than_apt_has() {
+    fn nothing_older_replaces_what_apt_has() {
         let have = || Some(release(5, ""));
         for answers in [
             vec![got(304, vec![]), got(304, vec![])],

@@ -52,16 +52,17 @@ enum Event {
     Lost(usize),
 }
 
-/// Key of a mirror set: its place, and the credentials of the requested address. Two repositories of one host may have a
-/// password each.
+/// Key of a mirror set: its place, and the credentials of the requested address. Two repositories on one host may have
+/// different passwords.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Key {
     place: Place,
-    /// Their hash, so that no password is kept here.
+    /// Hash of the credentials, so that no password is kept here.
     credentials: Option<Sha256>,
 }
 
-/// One for each address that APT uses of a configured set, one for each other site.
+/// Identifies the addresses of a set: each address that APT uses of a configured set has its own, and so has each other
+/// site.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Place {
     Set(usize, usize),
@@ -89,16 +90,16 @@ pub(super) struct Session {
     by_target: HashMap<String, ItemId>,
     next_item: ItemId,
     next_task: TaskId,
-    /// What is held back, by mirror set.
+    /// Messages that are held back, by mirror set.
     in_order: HashMap<usize, InOrder>,
     events: mpsc::UnboundedSender<Event>,
     happened: mpsc::UnboundedReceiver<Event>,
     landed: mpsc::UnboundedReceiver<Outcome>,
     /// Warnings to send with the next request.
     warnings: Vec<String>,
-    /// Warnings about credentials that were sent: each is sent once.
+    /// Warnings about credentials that were sent already; each is sent once.
     warned: HashSet<String>,
-    /// Told of heads, if APT is to be debugged.
+    /// Receives the heads of requests and answers in debug mode.
     head_log: Option<HeadLog>,
 }
 
@@ -106,8 +107,8 @@ impl Session {
     /// Starts the threads that write and hash.
     ///
     /// # Errors
-    /// When the system starts no more threads.
-    pub fn start(mut settings: Settings, apt: Outgoing, head_log: Option<HeadLog>) -> io::Result<Session> {
+    /// The error of the system if it cannot start threads.
+    pub(super) fn start(mut settings: Settings, apt: Outgoing, head_log: Option<HeadLog>) -> io::Result<Session> {
         let (events, happened) = mpsc::unbounded_channel();
         let begun = events.clone();
         let tell = move |path: &str| drop(begun.send(Event::Begun(path.to_owned())));
@@ -142,8 +143,8 @@ impl Session {
     /// Serves requests until the last one, or until APT is gone.
     ///
     /// # Errors
-    /// When writing to APT fails.
-    pub async fn run(&mut self, mut requests: mpsc::Receiver<Request>) -> io::Result<()> {
+    /// The error of writing to APT; `BrokenPipe` if APT has ended.
+    pub(super) async fn run(&mut self, mut requests: mpsc::Receiver<Request>) -> io::Result<()> {
         let mut batch = Vec::new();
         loop {
             tokio::select! {
@@ -164,7 +165,7 @@ impl Session {
     }
 
     /// Leaves unfinished files so that they can be resumed.
-    pub fn finish(self) {
+    pub(super) fn finish(self) {
         let Session { mirror_sets, shared, .. } = self;
         drop(mirror_sets);
         // Without sync and journal nothing can fail.
@@ -263,7 +264,7 @@ impl Session {
         let request = wanted.request.clone();
         let local = |error: &dyn std::fmt::Display| request.failed(&Failure::new(error));
         let Some(target) = wanted.target.to_str().map(str::to_owned) else {
-            return Err(local(&"the name of the file is no UTF-8"));
+            return Err(local(&"the file name is not UTF-8"));
         };
         let mut resumed = self.target.trim(&target, size).map_err(|error| local(&error))?;
         if resumed == size && size > 0 {
@@ -278,7 +279,7 @@ impl Session {
         self.journal.found(&target, size, sha256, std::iter::once(0..resumed).collect::<Ranges>());
         let present = self.shared.landing.present(&target, size, sha256);
         let id = self.next_item;
-        // Downwards: of files of the same size the queue gives out the one with the highest number first.
+        // Descending: among files of the same size the queue gives out the highest number first.
         self.next_item = self.next_item.wrapping_sub(1);
         let item = Item { id, size, present, excluded: self.mirror_sets[mirror_set].excluded(&wanted) };
         let fields = self.settings.fields(&wanted);
@@ -300,8 +301,8 @@ impl Session {
         self.begin_plain(wanted, number, path, hosts, false);
     }
 
-    /// The host that APT named has other bytes than the expected ones, and so has every other one: APT is shown them, for
-    /// it tells its user which hashes they have.
+    /// No host has the expected bytes, not even the one that APT named. APT gets them anyway, as it tells its user
+    /// which hashes they have.
     fn show_wrong_bytes(&mut self, wanted: WantedFile, number: usize, path: String) {
         let _ = std::fs::remove_file(&wanted.target);
         self.begin_plain(wanted, number, path, vec![0], true);
@@ -315,7 +316,7 @@ impl Session {
         }
         let id = self.next_task;
         self.next_task += 1;
-        // Mirrors answer each over its own connection.
+        // Each mirror answers over its own connection.
         if mirror_set.is_alone() {
             self.in_order.entry(number).or_default().add(id);
         }
@@ -339,7 +340,7 @@ impl Session {
             let answered = tokio::spawn(async move { task.run().await }).await;
             // APT waits for an answer to every request, even after a panic.
             let (messages, freshness) = answered.unwrap_or_else(|_| (vec![request.failed(&of_ours())], None));
-            // Before APT gets the answer and requests dependent files.
+            // Send this before APT gets the answer and requests dependent files.
             if let (Some(suite), Some(freshness)) = (suite, freshness) {
                 let _ = events.send(Event::Learned(number, suite, freshness));
             }
@@ -419,7 +420,7 @@ impl Session {
         let has_wrong_bytes = is_wrong(|host_error| matches!(host_error, HostError::WrongBytes));
         let has_wrong_size = is_wrong(|host_error| matches!(host_error, HostError::WrongSize(_)));
         if has_wrong_bytes || has_wrong_size {
-            // The server has something, as APT's own method says before it looks at it.
+            // The server has a file, as APT's own method reports before it checks it.
             self.started(item)?;
         }
         let Some(open) = self.close(item) else { return Ok(()) };
@@ -435,11 +436,11 @@ impl Session {
     }
 }
 
-/// APT renames a file that came wrong to `NAME.FAILED`. Of one that was refused by its size there is nothing; an empty
-/// file says so, as that of APT's own method does.
+/// APT renames a wrong file to `NAME.FAILED`. A file that was refused by its size was not written; an empty file stands
+/// for it, as with APT's own method.
 fn leave_failed(target: &Path) {
     if !target.exists() {
-        // If it cannot be made, there is no more to say than what the answer says.
+        // If it cannot be made, the answer already says enough.
         let _ = plain::write(target, b"", None);
     }
 }
@@ -449,7 +450,7 @@ fn of_ours() -> Failure {
     Failure::new("an error of fullbore's method; APT may ask again")
 }
 
-/// What each host says behind statuses.
+/// Each host's own texts for HTTP statuses.
 fn phrases(watch: &Watch) -> Vec<Phrases> {
     watch.hosts().into_iter().map(|host| host.phrases).collect()
 }
@@ -518,7 +519,7 @@ impl Task {
                 let _ = self.events.send(Event::Tell(self.mirror_set, self.id, started));
             }
         };
-        // An index is small, and its time is that of the archive: what is left of it is made anew.
+        // An index is small, and has the archive's time: a partial one is fetched anew.
         let is_resumable = !self.wanted.is_index && !plain::is_special(&self.wanted.target);
         let must = Requirements { limit_bytes, size, expected: self.wanted.expected.clone(), is_resumable };
         let is_release = matches!(self.wanted.kind, Kind::Release { .. });

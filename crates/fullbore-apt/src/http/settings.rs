@@ -1,8 +1,8 @@
 //! APT's configuration for this method.
 //!
-//! A setting is looked for as APT's own methods do: for https below `Acquire::https::HOST`,
-//! `Acquire::http::HOST`, `Acquire::https` and `Acquire::http`, in this order; for http below those
-//! two that say http; for a method of another name below its names as well (see [`MethodName::settings`]).
+//! A setting is looked up as APT's own methods do. For https: below `Acquire::https::HOST`, `Acquire::http::HOST`,
+//! `Acquire::https` and `Acquire::http`, in this order. For http: below the two with http. A method of another name
+//! also has settings below its own names (see [`MethodName::settings`]).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -55,8 +55,8 @@ pub struct Environment {
     pub no_proxy: Option<String>,
 }
 
-/// The proxy of methods whose name begins with `tor`, unless the user sets another. As apt's own has it: without a proxy
-/// such a method would go straight to where it is meant to hide from.
+/// The proxy of methods whose names begin with `tor`, unless the user sets another, as in apt. Without a proxy such a
+/// method would connect directly, and reveal what it has to hide.
 const TOR_PROXY: (&str, &str) = ("Acquire::tor::Proxy", "socks5h://apt-transport-tor@127.0.0.1:9050");
 
 /// The settings of a run.
@@ -64,12 +64,12 @@ pub(super) struct Settings {
     method: MethodName,
     configuration: Configuration,
     environment: Environment,
-    /// Sets of mirrors.
+    /// Sets of mirrors, from `Acquire::fullbore::Mirrors`.
     pub mirrors: MirrorSets,
-    /// Which keys may sign a mirror's Release.
+    /// The sources, with the keys that may sign a mirror's Release.
     pub sources: Sources,
     auth: AuthConf,
-    /// Each auth.conf by itself, for warnings.
+    /// Each auth.conf separately, for warnings.
     auth_files: Vec<(PathBuf, AuthConf)>,
     rate_limit: Option<Arc<RateLimit>>,
     /// Warnings about unreadable files, to send with the first request.
@@ -82,24 +82,24 @@ pub(super) enum SettingsError {
     /// An unusable proxy.
     #[error("{} ({setting}: {error})", words::unsupported_proxy(proxy))]
     Proxy {
-        /// The setting.
+        /// Name of the setting with the proxy.
         setting: String,
         /// The proxy, without credentials.
         proxy: String,
-        /// What is wrong.
+        /// Why the proxy cannot be used.
         error: ProxyError,
     },
-    /// Certificates or keys.
+    /// Certificates or keys that cannot be used.
     #[error("{0}")]
     Tls(#[from] TlsError),
-    /// An unsupported setting.
+    /// A setting that the method does not support.
     #[error("{0} is not supported by fullbore's method")]
     Unsupported(String),
 }
 
 impl Settings {
     /// Reads the files that the configuration names. Call it before dropping privileges: only root may read `auth.conf`.
-    pub fn read(method: MethodName, mut configuration: Configuration, environment: Environment) -> Settings {
+    pub(super) fn read(method: MethodName, mut configuration: Configuration, environment: Environment) -> Settings {
         if configuration.get(TOR_PROXY.0).is_none() {
             configuration.set(TOR_PROXY.0, TOR_PROXY.1);
         }
@@ -122,7 +122,7 @@ impl Settings {
             settings.sources = Sources::read(&settings.configuration);
         }
         settings.read_auth();
-        // APT runs one process for all hosts where this is set.
+        // If this is set, APT runs one process for all hosts.
         let kilobytes = settings.find(None, Scheme::Http, "Dl-Limit").and_then(|text| text.parse::<u64>().ok());
         if let Some(kilobytes) = kilobytes.filter(|limit| *limit > 0) {
             settings.rate_limit = Some(Arc::new(RateLimit::new(kilobytes.saturating_mul(1024), Instant::now())));
@@ -135,7 +135,7 @@ impl Settings {
         if let Some(parts) = self.configuration.path("Dir::Etc::netrcparts") {
             match files_of(&parts, &["conf"]) {
                 Ok(more) => files.extend(more),
-                // The usual case.
+                // Usually there is no such directory.
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
                 Err(error) => self.warnings.push(format!("cannot read {}: {error}", parts.display())),
             }
@@ -156,41 +156,41 @@ impl Settings {
         }
     }
 
-    /// APT's working directory.
-    pub fn directory(&self) -> &Path {
+    /// APT's working directory, for relative paths.
+    pub(super) fn directory(&self) -> &Path {
         &self.environment.directory
     }
 
-    /// The configuration, for dropping privileges.
-    pub fn configuration(&self) -> &Configuration {
+    /// APT's configuration, for dropping privileges.
+    pub(super) fn configuration(&self) -> &Configuration {
         &self.configuration
     }
 
-    /// The name of this method.
-    pub fn method(&self) -> &MethodName {
+    /// The name under which APT started this method.
+    pub(super) fn method(&self) -> &MethodName {
         &self.method
     }
 
-    /// Whether APT sends addresses %-encoded.
-    pub fn sends_encoded(&self) -> bool {
+    /// Whether APT sends addresses %-encoded (`Acquire::Send-URI-Encoded`).
+    pub(super) fn sends_encoded(&self) -> bool {
         self.configuration.bool("Acquire::Send-URI-Encoded", false)
     }
 
-    /// `Acquire::ForceHash`.
-    pub fn forced_hash(&self) -> Option<&str> {
+    /// The hash type that `Acquire::ForceHash` demands, if any.
+    pub(super) fn forced_hash(&self) -> Option<&str> {
         self.configuration.get("Acquire::ForceHash")
     }
 
-    /// Whether what goes over the wire is to be shown: `Debug::Acquire::http`, or of another name of this method.
-    pub fn shows_heads(&self) -> bool {
+    /// Whether requests and answers are logged: `Debug::Acquire::http`, or the same for another name of this method.
+    pub(super) fn shows_heads(&self) -> bool {
         let names = self.method.settings();
         // As in apt, plain `http` counts only for methods of that name.
         let own = names.iter().take(2).filter(|name| **name != "http" || self.method.binary() == "http");
         own.into_iter().any(|name| self.configuration.bool(&format!("Debug::Acquire::{name}"), false))
     }
 
-    /// A setting of the http methods; `None` where there is none or it is empty.
-    pub fn find(&self, host: Option<&str>, scheme: Scheme, name: &str) -> Option<&str> {
+    /// A setting of the http methods; `None` if it does not exist or is empty.
+    pub(super) fn find(&self, host: Option<&str>, scheme: Scheme, name: &str) -> Option<&str> {
         let methods = match scheme {
             scheme if scheme == self.method.scheme() => self.method.settings(),
             Scheme::Https => vec!["https", "http"],
@@ -201,13 +201,13 @@ impl Settings {
         of_host.chain(of_all).find_map(|name| self.configuration.get(&name))
     }
 
-    /// Whether a file may be taken up in its midst.
-    pub fn allows_ranges(&self, url: &Url) -> bool {
+    /// Whether a partial file may be continued with a range request.
+    pub(super) fn allows_ranges(&self, url: &Url) -> bool {
         self.is(url, "AllowRanges", true)
     }
 
     /// Warnings about credentials for this address that are not sent because the connection is not encrypted.
-    pub fn unencrypted(&self, url: &Url) -> Vec<String> {
+    pub(super) fn unencrypted(&self, url: &Url) -> Vec<String> {
         let told = |(file, own): &(PathBuf, AuthConf)| {
             let machine = own.needs_scheme(url)?;
             Some(words::unencrypted(file, &machine, url.scheme().as_str()))
@@ -221,7 +221,7 @@ impl Settings {
     }
 
     /// A boolean setting, as APT reads it.
-    pub fn is(&self, url: &Url, name: &str, default: bool) -> bool {
+    pub(super) fn is(&self, url: &Url, name: &str, default: bool) -> bool {
         let mut one = Configuration::new();
         one.set("x", self.find_of(url, name).unwrap_or_default());
         one.bool("x", default)
@@ -234,18 +234,23 @@ impl Settings {
     }
 
     /// How long a host may be silent.
-    pub fn timeout(&self, url: &Url) -> Duration {
+    pub(super) fn timeout(&self, url: &Url) -> Duration {
         Duration::from_secs(u64::try_from(self.number(url, "Timeout", TIMEOUT_S)).unwrap_or(0).max(1))
     }
 
     /// The check of a mirror's Release for this request; see [`Sources::check`].
-    pub fn release_check(&self, wanted: &WantedFile, local: Option<&[u8]>, now: SystemTime) -> Option<ReleaseCheck> {
+    pub(super) fn release_check(
+        &self,
+        wanted: &WantedFile,
+        local: Option<&[u8]>,
+        now: SystemTime,
+    ) -> Option<ReleaseCheck> {
         let now = unix_s(now).unwrap_or_default();
         self.sources.check(wanted, &self.method, &self.configuration, local, now)
     }
 
     /// The date check of a `Release`.
-    pub fn date_check(&self, now: SystemTime) -> DateCheck {
+    pub(super) fn date_check(&self, now: SystemTime) -> DateCheck {
         // With a clock before 1970 no date is in the future.
         let now = unix_s(now);
         let checked = self.configuration.bool("Acquire::Check-Date", true) && now.is_some();
@@ -253,13 +258,13 @@ impl Settings {
         DateCheck::new(now.unwrap_or_default(), checked, max_future_s)
     }
 
-    /// Whether redirects are followed.
-    pub fn follows_redirects(&self, url: &Url) -> bool {
+    /// Whether redirects are followed (`AllowRedirect`).
+    pub(super) fn follows_redirects(&self, url: &Url) -> bool {
         self.is(url, "AllowRedirect", true)
     }
 
     /// Further fields of a request, as APT's own method sends them.
-    pub fn fields(&self, wanted: &WantedFile) -> Vec<(String, String)> {
+    pub(super) fn fields(&self, wanted: &WantedFile) -> Vec<(String, String)> {
         let url = &wanted.url;
         let mut fields = Vec::new();
         let mut add = |name: &str, value: String| fields.push((name.to_owned(), value));
@@ -271,7 +276,7 @@ impl Settings {
         } else if self.is(url, "No-Store", false) {
             add("Cache-Control", "no-store".into());
         }
-        // Servers that negotiate would send a compressed file for a name without an ending.
+        // Servers that negotiate would send a compressed file for a name without an extension.
         let name = url.path().rsplit('/').next().unwrap_or_default();
         if self.is(url, "SendAccept", true) && !name.contains('.') {
             add("Accept", "text/*".into());
@@ -285,15 +290,15 @@ impl Settings {
     /// Options for these mirrors; the first is the origin, for which `wanted` may name a proxy.
     ///
     /// # Errors
-    /// Proxies and certificates that cannot be used.
-    pub fn fetch_options(&self, mirrors: &[Url], wanted: &WantedFile) -> Result<FetchOptions, SettingsError> {
+    /// [`SettingsError`] for a proxy, certificate or key that cannot be used, or a setting that is not supported.
+    pub(super) fn fetch_options(&self, mirrors: &[Url], wanted: &WantedFile) -> Result<FetchOptions, SettingsError> {
         let origin = &wanted.url;
         let timeout = self.timeout(origin);
         let alone = mirrors.len() == 1;
         let mut auth = self.auth.clone();
         auth.extend(self.mirrors.auth());
         if let (Some(credentials), Some(base)) = (&wanted.credentials, mirrors.first()) {
-            // With too many entries the existing ones count.
+            // With too many entries the existing ones are used.
             let _ = auth.add_for_url(base, credentials);
         }
         let depth = self.number(origin, "Pipeline-Depth", PIPELINE_DEPTH as i64);
@@ -312,7 +317,7 @@ impl Settings {
         Ok(FetchOptions {
             limits: Limits {
                 connections_per_host: self.connections(),
-                // With other mirrors a silent host is left sooner.
+                // With several mirrors a silent host is dropped sooner.
                 silence: if alone { timeout } else { timeout.min(Limits::default().silence) },
                 pipeline_depth: usize::try_from(depth).unwrap_or(0).min(PIPELINE_DEPTH),
                 failures_until_dead: if alone { FAILURES_ALONE } else { Limits::default().failures_until_dead },
@@ -381,8 +386,8 @@ impl Settings {
         Ok(tls.with_identity(Identity::read(Path::new(chain), Path::new(key))?))
     }
 
-    /// The proxy of each mirror, in APT's order: of this request, of the host, of the scheme, of the environment. `no_proxy`
-    /// overrides all.
+    /// The proxy of each mirror, in APT's order: of this request, of the host, of the scheme, of the environment.
+    /// `no_proxy` overrides all.
     fn proxies(&self, mirrors: &[Url], wanted: &WantedFile) -> Result<ProxySettings, SettingsError> {
         let mut proxies = ProxySettings::new();
         let none = |value: &str| value.eq_ignore_ascii_case("false");
@@ -397,7 +402,7 @@ impl Settings {
         let http = of_scheme(Scheme::Http).or(environment.http_proxy.as_deref().filter(|_| !is_off(Scheme::Http)));
         let https_variable = environment.https_proxy.as_deref().or(environment.http_proxy.as_deref());
         let https = of_scheme(Scheme::Https).or(https_variable.filter(|_| !is_off(Scheme::Https)));
-        // A proxy of which nothing is to be fetched may be of any kind.
+        // A proxy that is not used may be of any kind.
         if let Some(http) = http.filter(|_| is_used(Scheme::Http)) {
             checked("Acquire::http::Proxy", http, known_scheme(http).and_then(|()| proxies.set_http(http)))?;
         }
@@ -431,14 +436,14 @@ fn unix_s(time: SystemTime) -> Option<i64> {
     i64::try_from(time.duration_since(UNIX_EPOCH).ok()?.as_secs()).ok()
 }
 
-/// As in apt, a proxy is an address with its scheme: `user:word@host:1` may as well be one of the scheme `user`.
+/// As in apt, a proxy needs a scheme: `user:word@host:1` could be an address with the scheme `user`.
 fn known_scheme(proxy: &str) -> Result<(), ProxyError> {
     let is_known = proxy.contains("://") || proxy.is_empty() || proxy.eq_ignore_ascii_case("direct");
     let scheme = || proxy.split(':').next().unwrap_or_default().chars().take(SCHEME_SHOWN).collect();
     if is_known { Ok(()) } else { Err(ProxyError::Unsupported { scheme: scheme() }) }
 }
 
-/// A proxy as it may be shown.
+/// A proxy's address without credentials, for messages.
 fn without_userinfo(proxy: &str) -> String {
     let (scheme, rest) = proxy.split_once("://").map_or(("", proxy), |(scheme, rest)| (scheme, rest));
     let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
@@ -511,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn proxies_in_apts_order() {
+    fn proxies_are_chosen_in_apts_order() {
         let environment = || Environment { http_proxy: Some("http://env:1".into()), ..Environment::default() };
         let none = settings(&[], Environment::default());
         assert_eq!(way(&none, "http://h/", &[]), "direct");

@@ -10,31 +10,31 @@ use fullbore_wire::url::{Url, UrlError};
 use super::settings::Settings;
 use crate::acquire::{ExpectedHashes, Request};
 
-/// Largest file of unknown size without `Maximum-Size`, in bytes: an endless answer must not fill the disk. APT's own
+/// Largest file of unknown size without `Maximum-Size`, in bytes. An endless answer must not fill the disk. APT's own
 /// method has no limit. A guess.
 const PLAIN_BYTES_MAX: u64 = 16 << 30;
 
-/// Characters of a wrong address that are shown.
+/// Characters shown of a wrong address.
 const URI_SHOWN: usize = 80;
 
 /// A file that APT requests.
 #[derive(Debug, Clone)]
 pub(super) struct WantedFile {
-    /// The request.
+    /// The request of APT, as received.
     pub request: Request,
-    /// The path to write; absolute.
+    /// The absolute path to write to.
     pub target: PathBuf,
     /// Its URI, without user and password.
     pub url: Url,
     /// User and password of the URI.
     pub credentials: Option<Credentials>,
-    /// Its known properties.
+    /// What is known of the file before it is fetched.
     pub kind: Kind,
-    /// The hashes that APT expects.
+    /// The hashes that APT expects, if any.
     pub expected: ExpectedHashes,
     /// Time of APT's own copy, Unix seconds.
     pub last_modified: Option<i64>,
-    /// `Index-File`: caches must revalidate it.
+    /// Whether it is an index (`Index-File`), which caches must revalidate.
     pub is_index: bool,
     /// The suite of an index, by its address.
     pub suite: Option<String>,
@@ -47,19 +47,19 @@ pub(super) struct WantedFile {
 pub(super) enum Kind {
     /// Size and hash: any mirror may send any part.
     Known {
-        /// Its SHA-256.
+        /// The SHA-256 that the file must have.
         sha256: Sha256,
-        /// Its size in bytes.
+        /// The size that the file must have, in bytes.
         size: u64,
     },
     /// `InRelease` or `Release`: signed and dated, without a known hash.
     Release {
-        /// Largest size in bytes.
+        /// Largest size that is accepted, in bytes.
         limit_bytes: u64,
     },
     /// Anything else: whole from one host. APT judges it by the hashes of the answer.
     Plain {
-        /// Largest size in bytes.
+        /// Largest size that is accepted, in bytes.
         limit_bytes: u64,
     },
 }
@@ -71,16 +71,20 @@ pub(super) enum RequestError {
     #[error("{0}")]
     Url(#[from] UrlError),
     /// An address of another method.
-    #[error("{0:?} is no address of this method")]
+    #[error("{0:?} is not an address of this method")]
     OtherMethod(String),
-    /// No `Filename`.
-    #[error("APT names no file to write to")]
+    /// The request has no `Filename`.
+    #[error("APT sent no file name to write to")]
     NoFilename,
 }
 
 impl WantedFile {
     /// Parses a request. A relative `Filename` (from `apt-get source`) is below the directory where APT was started.
-    pub fn new(request: Request, settings: &Settings) -> Result<WantedFile, RequestError> {
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`] if the address is invalid or of another method, or if there is no `Filename`.
+    pub(super) fn new(request: Request, settings: &Settings) -> Result<WantedFile, RequestError> {
         let other = || RequestError::OtherMethod(request.uri.chars().take(URI_SHOWN).collect());
         let plain = settings.method().plain(&request.uri).ok_or_else(other)?;
         // APT encodes much, but no backslash.
@@ -117,22 +121,22 @@ impl WantedFile {
     }
 
     /// Whether its name is a hash, so that every mirror has the same content.
-    pub fn is_by_hash(&self) -> bool {
+    pub(super) fn is_by_hash(&self) -> bool {
         self.url.path().contains("/by-hash/")
     }
 
-    /// Whether it is an `InRelease`.
-    pub fn is_inrelease(&self) -> bool {
+    /// Whether the file is an `InRelease`, by its name.
+    pub(super) fn is_inrelease(&self) -> bool {
         self.url.path().ends_with("/InRelease")
     }
 
     /// Whether it is a Release file or signature, for which APT has a fallback.
-    pub fn is_of_release(&self) -> bool {
+    pub(super) fn is_of_release(&self) -> bool {
         is_release(&self.url) || self.is_signature()
     }
 
-    /// Whether it is `Release.gpg`.
-    pub fn is_signature(&self) -> bool {
+    /// Whether the file is a `Release.gpg`, by its name.
+    pub(super) fn is_signature(&self) -> bool {
         self.url.path().ends_with("/Release.gpg")
     }
 }
@@ -141,7 +145,7 @@ fn is_release(url: &Url) -> bool {
     ["/InRelease", "/Release"].iter().any(|name| url.path().ends_with(name))
 }
 
-/// What may not stand in an address, encoded: for an APT that sends addresses as they are.
+/// Encodes characters that an address cannot contain, for an APT that sends addresses unencoded.
 fn encoded(uri: &str) -> String {
     let start = uri.find("://").map_or(0, |at| at + 3);
     let path = uri[start..].find('/').map_or(uri.len(), |at| start + at);
@@ -217,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_credentials() {
+    fn credentials_leave_the_address_and_by_hash_names_are_known() {
         let by_hash = wanted("http://u:p%40@h/d/by-hash/SHA256/0", &[]).unwrap();
         assert!(by_hash.is_by_hash() && !by_hash.is_signature());
         assert_eq!(
@@ -236,7 +240,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn never_panics(uri in "(https?://|[a-z@:/%?#.]|[0-9]|\\PC){0,30}", size in "[0-9-]{0,25}", hash in "[0-9a-fg]{0,130}") {
+        fn arbitrary_input_never_panics(uri in "(https?://|[a-z@:/%?#.]|[0-9]|\\PC){0,30}", size in "[0-9-]{0,25}", hash in "[0-9a-fg]{0,130}") {
             let fields = [
                 ("Expected-Checksum-FileSize", size.as_str()),
                 ("Maximum-Size", &size),

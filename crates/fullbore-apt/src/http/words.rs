@@ -1,21 +1,21 @@
-//! What the method writes to APT, in APT's words.
+//! The method's messages to APT, in APT's words.
 //!
-//! These texts are protocol: programs that run apt look for them, and apt's own integration tests compare them. So they
-//! are those of apt's own method (`basehttp.cc`, `http.cc`, `connect.cc`, `netrc.cc`), and all of them are here. What
-//! apt's method does not know, such as several mirrors, is said in plain words elsewhere.
+//! These texts are part of the protocol: programs that run apt search for them, and apt's own integration tests compare
+//! them. So they are those of apt's own method (`basehttp.cc`, `http.cc`, `connect.cc`, `netrc.cc`), and all of them
+//! are here. For situations that apt's method does not know, such as several mirrors, other modules have plain words.
 
 use std::path::Path;
 
-/// Bytes that are others than APT expects, where APT does not say so itself.
+/// The bytes differ from those that APT expects, if APT does not report that itself.
 pub(super) const WRONG_HASH: &str = "Hash Sum mismatch";
 
 /// The server closed the connection instead of answering.
 pub(super) const CONNECTION_FAILED: &str = "Connection failed";
 
-/// Nothing came for as long as `Timeout` says.
+/// Nothing arrived within `Timeout`.
 pub(super) const TIMED_OUT: &str = "Connection timed out";
 
-/// The same during the TLS handshake. The number is that of EAGAIN on Linux.
+/// The same during the TLS handshake. The number is EAGAIN on Linux.
 const TLS_TIMED_OUT: &str = "Could not wait for server fd - select (11: Resource temporarily unavailable)";
 
 /// The connection ended within a file.
@@ -25,19 +25,19 @@ const BROKEN_OFF: &str = "Error reading from server. Remote end closed connectio
 const ONION: &str = "Direct connection to .onion domains is blocked by default. If you meant to use Tor remember to use \
                      tor+http instead of http.";
 
-/// A redirect to the address that was asked.
+/// A redirect to the address that was requested.
 pub(super) const REDIRECTION_LOOP: &str = "Redirection loop encountered";
 
-/// A redirect with line ends, as a server would write messages of its own to APT (CVE-2019-3462).
+/// A redirect with line ends, with which a server could inject messages to APT (CVE-2019-3462).
 pub(super) const CONTROL_CHARACTERS: &str = "SECURITY: URL redirect target contains control characters, rejecting.";
 
-/// A file of another size.
+/// The file has another size than expected.
 pub(super) fn unexpected_size(size: u64, expected: u64) -> String {
     format!("File has unexpected size ({size} != {expected}). Mirror sync in progress?")
 }
 
-/// An HTTP status with the server's own words, or with those of HTTP where it has none. APT separates number and words by a
-/// blank, and keeps the blank that the server has before them.
+/// An HTTP status with the server's own text or, if it has none, that of HTTP. APT separates number and text by a
+/// blank, and keeps the server's blank before the text.
 pub(super) fn status(status: u16, own: Option<&str>) -> String {
     format!("{status}  {}", own.unwrap_or_else(|| reason_phrase(status)))
 }
@@ -52,12 +52,12 @@ pub(super) fn chosen_method(access: &str) -> String {
     format!("Server tried to trick us into using a specific implementation: {access}")
 }
 
-/// A proxy of an unknown kind.
+/// The proxy is of an unknown kind.
 pub(super) fn unsupported_proxy(proxy: &str) -> String {
     format!("Unsupported proxy configured: {proxy}")
 }
 
-/// Credentials that are not sent, because nothing says that they may be sent in clear.
+/// Credentials are not sent, because no setting allows to send them unencrypted.
 pub(super) fn unencrypted(file: &Path, machine: &str, method: &str) -> String {
     let file = file.display();
     format!(
@@ -65,21 +65,21 @@ pub(super) fn unencrypted(file: &Path, machine: &str, method: &str) -> String {
     )
 }
 
-/// What `Debug::Acquire::http` says of an answer whose status line has a number alone.
+/// The line of `Debug::Acquire::http` about an answer whose status line has only a number.
 pub(super) fn no_reason_phrase(status: &str) -> String {
     format!("HTTP server doesn't give Reason-Phrase for {status}")
 }
 
-/// What `Debug::Acquire::http` writes before the head of an answer.
+/// The line of `Debug::Acquire::http` before the head of an answer.
 pub(super) fn answer_for(uri: &str) -> String {
     format!("Answer for: {uri}")
 }
 
-/// Errors of connections: what this program's own text contains; APT's words; whether the own text, which has the
-/// address, is added; and APT's `FailReason`.
+/// Errors of connections: parts of this program's own text; APT's words; whether the own text, which has the address,
+/// is appended; APT's `FailReason`.
 type NetworkError = (&'static [&'static str], &'static str, bool, Option<&'static str>);
 
-/// In order: the first that fits counts. Lookup errors are those of glibc and musl.
+/// The first match counts. Lookup errors are those of glibc and musl.
 const NETWORK: [NetworkError; 13] = [
     (&[".onion"], ONION, false, None),
     (&["Name or service not known"], "Could not resolve '{host}'", false, Some("ResolveFailure")),
@@ -107,12 +107,12 @@ pub(super) fn network(why: &str, host: &str) -> (String, Option<&'static str>) {
     (if is_cut(why) { BROKEN_OFF.to_owned() } else { why.to_owned() }, None)
 }
 
-/// Whether the server ended a connection while it was asked.
+/// Whether the server closed a connection during a request.
 pub(super) fn is_cut(why: &str) -> bool {
     ["connection lost", "connection closed inside", "reset by peer"].iter().any(|part| why.contains(part))
 }
 
-/// Whether another try has the same end.
+/// Whether a retry would fail the same way.
 pub(super) fn is_final(why: &str) -> bool {
     why.contains(".onion")
 }

@@ -24,7 +24,7 @@ Acquire::IndexTargets::deb-src::Sources::Optional "0";
 "#;
 
 /// APT's defaults for a machine of this architecture.
-pub fn configuration(native: &str) -> Configuration {
+pub(crate) fn configuration(native: &str) -> Configuration {
     let mut configuration = Configuration::from_dump(DEFAULTS).unwrap_or_default();
     configuration.set("APT::Architecture", native);
     configuration

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn the_locale_and_english() {
+    fn the_locale_names_the_languages_before_english() {
         let configuration = Configuration::new();
         let of = |locale: &Locale| languages(&configuration, locale, &[]);
         assert_eq!(of(&locale("", "")), ["en"]);
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn the_configuration_and_what_is_there() {
+    fn configured_languages_and_those_of_present_files_are_used() {
         let mut configuration = Configuration::new();
         configuration.set("Acquire::Languages::", "de");
         configuration.set("Acquire::Languages::", "none");

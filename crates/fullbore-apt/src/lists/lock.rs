@@ -13,22 +13,22 @@ use rustix::fs::FlockOperation;
 /// The name of the lock file in the lists directory.
 const LOCK_NAME: &str = "lock";
 
-/// A lists directory that cannot be locked.
+/// Why a lists directory cannot be locked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {
-    /// apt or another run holds it.
+    /// apt or another run holds the lock.
     #[error("{} is locked by another process", .path.display())]
     Held {
-        /// The lock file.
+        /// Path of the lock file.
         path: PathBuf,
     },
     /// The lock file cannot be made or locked.
     #[error("{}: {source}", .path.display())]
     File {
-        /// The lock file.
+        /// Path of the lock file.
         path: PathBuf,
-        /// The error.
+        /// The error of the system.
         source: io::Error,
     },
 }
@@ -43,7 +43,8 @@ impl Lock {
     /// Takes the lock of the directory `lists` without waiting.
     ///
     /// # Errors
-    /// [`LockError::Held`]; errors of the file system.
+    /// [`LockError::Held`] if another process holds the lock. [`LockError::File`] if the lock file cannot be created or
+    /// locked.
     pub fn take(lists: &Path) -> Result<Lock, LockError> {
         let path = lists.join(LOCK_NAME);
         // Mode as in apt. A link is not followed: the directory may be writable by others.

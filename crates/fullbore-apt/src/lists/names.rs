@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_apt_names_them() {
+    fn files_have_the_names_that_apt_gives_them() {
         for (uri, name) in [
             ("http://mirror.example.org/debian/dists/sid/InRelease", "mirror.example.org_debian_dists_sid_InRelease"),
             ("http://user:secret@[::1]:81/a_b/./x", "::1:81_a%5fb_._x"),

@@ -41,23 +41,23 @@ pub struct IndexTarget {
     pub created_by: String,
     /// Component of the index; `None` in flat repositories.
     pub component: Option<String>,
-    /// Its architecture.
+    /// Architecture of the index; `None` if it is for all.
     pub architecture: Option<String>,
-    /// Its language.
+    /// Language of a translation; `None` for other indexes.
     pub language: Option<String>,
     /// Whether the index may be missing without an error.
     pub optional: bool,
-    /// Whether it stays compressed.
+    /// Whether the index stays compressed in the lists directory.
     pub keep_compressed: bool,
-    /// Extensions under which it may be kept, best first; `uncompressed` for none.
+    /// Extensions under which it may be stored, best first; `uncompressed` for none.
     pub keep_compressed_as: Vec<String>,
     /// Extensions under which it may be fetched, best first.
     pub compression_types: Vec<String>,
     /// Whether patches may be used for this index.
     pub pdiffs: bool,
-    /// Whether it is requested by hash.
+    /// When it is requested by its hash.
     pub by_hash: ByHash,
-    /// The target of which it is a fallback.
+    /// The target that this one replaces if that does not exist.
     pub fallback_of: Option<String>,
 }
 
@@ -82,7 +82,7 @@ pub struct Defaults {
 }
 
 impl Defaults {
-    /// From the configuration; `native` is the fallback for `APT::Architecture`.
+    /// Reads the defaults from the configuration. `native` is the fallback for `APT::Architecture`.
     pub fn new(configuration: &Configuration, native: &str, languages: Vec<String>) -> Defaults {
         let native = configuration.get_or("APT::Architecture", native).to_owned();
         let mut architectures: Vec<String> =

@@ -17,7 +17,8 @@ const GZ_MAGIC: [u8; 2] = [0x1f, 0x8b];
 /// Reads patches and joins them, oldest first.
 ///
 /// # Errors
-/// An unreadable file, or an invalid patch.
+/// `Verification` for damaged data or a patch that is not a valid ed script, `Usage` for a missing file, `Disk` for
+/// other read errors.
 pub fn edits<P: AsRef<Path>>(paths: &[P]) -> Result<Edits, CommandError> {
     let steps = paths.iter().map(|path| patch(path.as_ref())).collect::<Result<Vec<_>, _>>()?;
     Edits::chain(steps).map_err(|error| bad_script(&paths[error.step.min(paths.len() - 1)], &error))
@@ -35,10 +36,11 @@ fn patch(path: &Path) -> Result<Edits, CommandError> {
     Edits::parse(script).map_err(|error| bad_script(&path, &error))
 }
 
-/// Reads an index into memory.
+/// Decompresses an index into memory, up to 8 GiB of text; the extension decides the form.
 ///
 /// # Errors
-/// An unreadable file, or another form than its name says.
+/// `Verification` for a damaged or too large file, or one that is not of the form that its name says. `Usage` for a
+/// missing file, `Disk` for other read errors.
 pub fn index(path: &Path) -> Result<Vec<u8>, CommandError> {
     let file = File::open(path).map_err(|error| unreadable(path, &error))?;
     index_of(file, Form::of(&path.to_string_lossy())).map_err(|error| unreadable(path, &error))
@@ -47,7 +49,7 @@ pub fn index(path: &Path) -> Result<Vec<u8>, CommandError> {
 /// Reads an index from an open file into memory.
 ///
 /// # Errors
-/// An unreadable file, or another form.
+/// The error of reading or decompressing; also if the file is not of this form, or too large.
 pub fn index_of(file: File, form: Form) -> io::Result<Vec<u8>> {
     read(form, BufReader::with_capacity(256 << 10, file), INDEX_BYTES_MAX)
 }
@@ -75,7 +77,7 @@ pub fn unreadable(path: &Path, error: &io::Error) -> CommandError {
         io::ErrorKind::NotFound | io::ErrorKind::IsADirectory | io::ErrorKind::NotADirectory => {
             CommandError::usage(format_args!("{}: {error}", path.display()))
         }
-        _ => CommandError::disk(path, error),
+        _ => CommandError::cannot("read", path, error),
     }
 }
 

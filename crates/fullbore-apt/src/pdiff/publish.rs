@@ -62,7 +62,8 @@ pub struct Published {
 /// Publishes patches of all changed indexes. `warn` receives warnings.
 ///
 /// # Errors
-/// No index, another run in the directory, a damaged file of an earlier run, or a disk error.
+/// `Usage` if there is no index or no directory, `Locked` if another run works in the directory, `Disk` for an error of
+/// the disk. A damaged file of an earlier run is an error, too.
 pub fn run(arguments: &PublishSettings, warn: &mut dyn FnMut(String)) -> Result<Published, CommandError> {
     let root = Arc::new(Root::open(&arguments.dir).map_err(|error| no_directory(error).hint(WHAT_DIR_IS))?);
     let durability = arguments.durability;

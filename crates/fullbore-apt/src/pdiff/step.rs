@@ -17,7 +17,8 @@ pub enum StepError {
 /// The edits between two states, and their ed script. The script is parsed again and applied, as a test.
 ///
 /// # Errors
-/// See [`StepError`].
+/// [`StepError::Generate`] if the difference cannot be expressed as an ed script. [`StepError::Wrong`] if the script
+/// does not produce `new`, which is a bug.
 ///
 /// ```
 /// let (edits, script) = fullbore_apt::pdiff::generate(b"a\nb\n", b"a\nc\n")?;

@@ -1,9 +1,8 @@
 //! The patches of a request: found beside the old index, decompressed, verified, parsed.
 //!
-//! One patch is `OLD.ed` (gzip data despite its name); several are `OLD.ed.NAME.gz`, in the
-//! order of their names. APT tells size and hash of each as `Patch-0-…`, `Patch-1-…`, taken
-//! from the signed index of patches. A patch that APT did not name, or one that it named and
-//! that is not there, is an error.
+//! A single patch is `OLD.ed` (gzip data despite its name); several are `OLD.ed.NAME.gz`, in the order of their names.
+//! APT sends size and hash of each as `Patch-0-…`, `Patch-1-…`, from the signed index of patches. A patch that APT did
+//! not name, or a named one that does not exist, is an error.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -15,84 +14,85 @@ use std::path::{Path, PathBuf};
 use fullbore_debian::compression::{Form, Reader};
 use fullbore_debian::pdiff::{Edits, STEPS_MAX, ScriptError};
 use fullbore_engine::digest::Sha256;
+use fullbore_engine::units;
 
 use super::with_suffix;
 use crate::acquire::Message;
 
-/// Most bytes of all patches of a request, decompressed. Fourteen days of the largest index are
-/// 8 MB; APT itself prefers the full index to patches that are larger than it.
+/// Most bytes of all patches of a request, decompressed. Fourteen days of the largest index are 8 MB. APT itself
+/// prefers the full index if the patches are larger.
 const PATCHES_BYTES_MAX: u64 = 512 << 20;
 
-/// Unusable patches.
+/// Why the patches of a request cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PatchError {
-    /// A patch, or the directory they are in, cannot be read.
+    /// A patch, or the directory of the patches, cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {
-        /// The path.
+        /// Path of the patch or directory.
         path: PathBuf,
         /// The error of the system or the decompressor.
         source: io::Error,
     },
-    /// Neither `OLD.ed` nor `OLD.ed.NAME.gz`.
+    /// There is neither `OLD.ed` nor `OLD.ed.NAME.gz`.
     #[error("no patches for {}", .0.display())]
     None(PathBuf),
-    /// Too many patches.
+    /// There are too many patches.
     #[error("more than {STEPS_MAX} patches for {}", .0.display())]
     TooMany(PathBuf),
-    /// Too many bytes.
-    #[error("patches of {bytes} bytes for {}", path.display())]
+    /// The patches are too large.
+    #[error("patches for {} have {}, which is too much", path.display(), units::bytes(*bytes))]
     TooLarge {
-        /// The old index.
+        /// Path of the old index.
         path: PathBuf,
-        /// Size of the patches, decompressed.
+        /// Total size of the patches in bytes, decompressed.
         bytes: u64,
     },
-    /// APT sent no size and SHA-256.
+    /// APT sent no size and SHA-256 for a patch.
     #[error("APT gave no size and SHA-256 of patch {number} ({})", path.display())]
     Unnamed {
-        /// Number in the list, from 0.
+        /// Number of the patch in the list, from 0.
         number: usize,
-        /// The patch.
+        /// Path of the patch.
         path: PathBuf,
     },
     /// APT named more patches than there are.
     #[error("patch {number} of {} is missing", path.display())]
     Missing {
-        /// Number in the list, from 0.
+        /// Number of the patch in the list, from 0.
         number: usize,
-        /// The old index.
+        /// Path of the old index.
         path: PathBuf,
     },
-    /// The content is not what was signed.
+    /// The content of a patch differs from what was signed.
     #[error("{}: {size} bytes with SHA-256 {sha256}, expected are {expected_size} bytes, {expected_sha256}", path.display())]
     Mismatch {
-        /// The patch.
+        /// Path of the patch.
         path: PathBuf,
-        /// Bytes of its content.
+        /// Actual size in bytes.
         size: u64,
-        /// Hash of its content.
+        /// SHA-256 of the actual content.
         sha256: Sha256,
-        /// Expected bytes.
+        /// Signed size in bytes.
         expected_size: u64,
-        /// Expected hash.
+        /// Signed SHA-256.
         expected_sha256: Sha256,
     },
-    /// The content is not a valid script.
+    /// The content of a patch is not a valid ed script.
     #[error("{}: {source}", path.display())]
     Script {
-        /// The patch.
+        /// Path of the patch.
         path: PathBuf,
-        /// The error.
+        /// Where and why the script is invalid.
         source: ScriptError,
     },
 }
 
 /// The verified patches of a request.
 #[derive(Debug)]
-pub struct Patches {
-    /// Their edits, oldest first.
+pub(super) struct Patches {
+    /// The edits of each patch, oldest first.
     pub edits: Vec<Edits>,
     /// SHA-256 of the last patch's content.
     pub last_sha256: Sha256,
@@ -101,7 +101,11 @@ pub struct Patches {
 }
 
 /// Reads the patches for this index that a request names.
-pub fn read(old: &Path, message: &Message) -> Result<Patches, PatchError> {
+///
+/// # Errors
+///
+/// [`PatchError`] if a patch is missing, unreadable, unnamed by APT, too large, not as signed, or not a valid script.
+pub(super) fn read(old: &Path, message: &Message) -> Result<Patches, PatchError> {
     let paths = find(old)?;
     let mut named = Vec::with_capacity(paths.len());
     let mut bytes = 0_u64;

@@ -1,11 +1,10 @@
 //! The expected result of a request.
 //!
-//! Where APT joins the patches itself it says so (`Expected-SHA256`). Where the archive has
-//! joined them (`X-Patch-Precedence: merged`, as Debian does), or where APT was told to take one
-//! patch after the other, it says nothing and, after the last patch, takes whatever comes. The
-//! hash is known all the same: from the index of patches, `….diff_Index`, which APT has fetched,
-//! verified by the signed Release and laid beside the old index before it asks us. It is in
-//! `partial/`; or, when the archive said that it has not changed, one directory above.
+//! If APT merges the patches itself, it sends the expected result (`Expected-SHA256`). If the archive has merged them
+//! (`X-Patch-Precedence: merged`, as Debian does), or if APT applies one patch after the other, it sends nothing, and
+//! accepts any result of the last patch. The hash is known all the same, from the index of patches, `….diff_Index`. APT
+//! has fetched it, verified it by the signed Release, and put it beside the old index. It is in `partial/` or, if the
+//! archive said that it has not changed, one directory above.
 
 use std::fs::File;
 use std::io::{self, BufReader};
@@ -21,7 +20,7 @@ use super::with_suffix;
 use crate::acquire::Request;
 use crate::rewrite::Expected;
 
-/// Most bytes of an index of patches, decompressed. Debian's have 40 kB.
+/// Largest index of patches in bytes, decompressed. Debian's have 40 kB.
 const INDEX_BYTES_MAX: u64 = 64 << 20;
 
 /// Why the expected result is unknown.
@@ -29,41 +28,46 @@ const INDEX_BYTES_MAX: u64 = 64 << 20;
 #[non_exhaustive]
 pub enum TargetError {
     /// APT's expectation is incomplete or malformed.
-    #[error("APT's expectation is no size with a SHA-256")]
+    #[error("APT's expectation is not a size with a SHA-256")]
     Expectation,
-    /// No expectation, and no index of patches.
+    /// APT sent no expectation, and there is no index of patches.
     #[error("cannot verify the result: neither APT nor an index of patches beside {} gives its hash", .0.display())]
     NoIndex(PathBuf),
     /// The index of patches cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {
-        /// The index of patches.
+        /// Path of the index of patches.
         path: PathBuf,
-        /// The error of the system.
+        /// The error of the system or the decompressor.
         source: io::Error,
     },
     /// The index of patches is invalid.
     #[error("{}: {source}", path.display())]
     Index {
-        /// The index of patches.
+        /// Path of the index of patches.
         path: PathBuf,
-        /// The error.
+        /// Where and why it is invalid.
         source: IndexError,
     },
-    /// It does not list the patch.
+    /// The index of patches does not list the patch.
     #[error("{}: lists no patch with SHA-256 {sha256}", path.display())]
     Unlisted {
-        /// The index of patches.
+        /// Path of the index of patches.
         path: PathBuf,
-        /// The patch.
+        /// SHA-256 of the patch.
         sha256: Sha256,
     },
 }
 
-/// The expected result.
-pub fn expected(request: &Request, old: &Path, patches: &Patches) -> Result<Expected, TargetError> {
+/// Finds size and SHA-256 of the result: in the request, or else in the index of patches.
+///
+/// # Errors
+///
+/// [`TargetError`] if APT's expectation is malformed, or if there is none and the index of patches is missing, invalid,
+/// or does not list the last patch.
+pub(super) fn expected(request: &Request, old: &Path, patches: &Patches) -> Result<Expected, TargetError> {
     if request.message.fields.iter().any(|(name, _)| name.to_ascii_lowercase().starts_with("expected-")) {
-        // APT may expect other hashes as well; those without SHA-256 are none that count.
+        // APT may send other hashes as well; without SHA-256 they do not count.
         return match (request.expected_size(), request.expected_sha256()) {
             (Some(size), Some(sha256)) => Ok(Expected { size, sha256 }),
             _ => Err(TargetError::Expectation),
@@ -74,8 +78,8 @@ pub fn expected(request: &Request, old: &Path, patches: &Patches) -> Result<Expe
     state_after(&index, &patches.last_sha256, start).ok_or(TargetError::Unlisted { path, sha256: patches.last_sha256 })
 }
 
-/// The state after the patch with this hash; `start` distinguishes equal patches. Of several that are equal the last
-/// counts, as in APT: where a state comes back, its history begins there.
+/// The state after the patch with this hash; `start` distinguishes equal patches. Among equal patches the last counts,
+/// as in APT: if a state comes back, its history begins there.
 fn state_after(index: &DiffIndex, patch: &Sha256, start: Option<Sha256>) -> Option<Expected> {
     let before = |name: &str| index.main.history.iter().find(|state| state.name == name);
     let fits = |name: &str| start.is_none_or(|start| before(name).is_some_and(|state| state.sha256 == start));

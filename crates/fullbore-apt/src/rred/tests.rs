@@ -201,7 +201,7 @@ fn sizes_that_are_claimed_cost_nothing() {
     let error = patch(expecting(request, STEPS[0].1)).unwrap_err();
     assert!(error.to_string().contains("exceeds the announced"), "{error}");
     for (size, expected) in
-        [("18446744073709551615", "bytes for"), ("536870912", "12 bytes with SHA-256"), ("-1", "no size")]
+        [("18446744073709551615", "which is too much"), ("536870912", "12 bytes with SHA-256"), ("-1", "no size")]
     {
         lists.patch(".ed", b"1d\n1d\n1d\n1d\n");
         let mut request = expecting(lists.request(&[STEPS[0].0]), STEPS[0].1);
@@ -216,7 +216,7 @@ fn sizes_that_are_claimed_cost_nothing() {
 }
 
 #[test]
-fn requests_that_ask_for_nothing_sensible() {
+fn requests_without_a_sensible_path_or_hash_are_refused() {
     let lists = Lists::new();
     lists.patch(".ed", STEPS[0].0.as_bytes());
     let with = |uri: &str, filename: &str| {

@@ -12,8 +12,8 @@ const FILES_MAX: usize = 1000;
 /// The files of a directory with one of these extensions.
 ///
 /// # Errors
-/// An unreadable directory, or more than 1000 files.
-pub fn files_of(directory: &Path, endings: &[&str]) -> io::Result<Vec<PathBuf>> {
+/// The error of reading the directory; `Other` for more than 1000 files.
+pub(crate) fn files_of(directory: &Path, endings: &[&str]) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(directory)? {
         let entry = entry?;

@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_default_of_each_scheme_and_hosts_of_their_own() {
+    fn each_scheme_has_a_default_and_hosts_have_their_own_proxies() {
         let environment = ProxyAddresses {
             http: Some("http://environment:1".into()),
             https: Some("http://environment:2".into()),

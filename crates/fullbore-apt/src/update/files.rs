@@ -9,7 +9,7 @@ use super::repositories::Repository;
 use super::session::{Batch, PARTIAL};
 
 /// A file that a Release names. `name` is its name in the lists directory.
-pub fn of_release(repository: &Repository, entry: &IndexEntry, by_hash: bool, name: &str) -> RemoteFile {
+pub(super) fn of_release(repository: &Repository, entry: &IndexEntry, by_hash: bool, name: &str) -> RemoteFile {
     let plain = format!("{}{}", repository.directory, entry.path);
     let hashed = entry.path.by_hash("SHA256", entry.sha256.to_hex().as_str()).ok().filter(|_| by_hash);
     let hashed = hashed.map(|path| format!("{}{path}", repository.directory));
@@ -22,23 +22,23 @@ pub fn of_release(repository: &Repository, entry: &IndexEntry, by_hash: bool, na
     }
 }
 
-/// The path of a file of this name until it is published.
-pub fn partial(name: &str) -> String {
+/// The path of a file with this name until it is published.
+pub(super) fn partial(name: &str) -> String {
     format!("{PARTIAL}/{name}")
 }
 
-/// A file to fetch.
-pub struct Download {
-    /// The number of its site.
+/// A file to fetch, and where it is used.
+pub(super) struct Download {
+    /// Number of the site that has the file.
     pub site: usize,
-    /// The number of the index that it is for.
+    /// Number of the index that needs the file.
     pub index: usize,
-    /// The file.
+    /// Path, size and hash of the file.
     pub file: RemoteFile,
 }
 
 /// Groups files by site; beside each batch are the numbers of its files' indexes.
-pub fn batches(files: Vec<Download>, sites: usize) -> (Vec<Batch>, Vec<Vec<usize>>) {
+pub(super) fn batches(files: Vec<Download>, sites: usize) -> (Vec<Batch>, Vec<Vec<usize>>) {
     let mut of_sites: Vec<(Vec<RemoteFile>, Vec<usize>)> = (0..sites).map(|_| Default::default()).collect();
     for download in files {
         of_sites[download.site].0.push(download.file);

@@ -1,4 +1,4 @@
-//! The commands that apt's configuration has for before and after an update.
+//! Runs the commands of apt's configuration before and after an update.
 
 use std::io;
 use std::process::{Command, Stdio};
@@ -9,11 +9,11 @@ use tokio::runtime::Runtime;
 
 use crate::acquire::Configuration;
 
-/// Runs the commands of this list, in order, as apt does: each by the shell.
+/// Runs the commands of this list in order, each in a shell, as apt does.
 ///
 /// # Errors
-/// One of them failed; those behind it are not run.
-pub fn run(configuration: &Configuration, list: &str) -> Result<(), CommandError> {
+/// `Partial` with the first command that failed; later ones are not run. `Internal` if signals cannot be handled.
+pub(super) fn run(configuration: &Configuration, list: &str) -> Result<(), CommandError> {
     let commands = configuration.list(list);
     if commands.is_empty() {
         return Ok(());
@@ -24,7 +24,7 @@ pub fn run(configuration: &Configuration, list: &str) -> Result<(), CommandError
             CommandError::new(ErrorKind::Partial, format_args!("{list}: {command}: {why}"))
                 .hint("pass --no-hooks to skip the commands of apt's configuration")
         };
-        // What commands print is no data of ours.
+        // Output of the commands is not this program's data.
         let output = Command::new("/bin/sh").arg("-c").arg(command).stdin(Stdio::null()).stdout(Stdio::null()).status();
         match output {
             Ok(status) if status.success() => {}
@@ -35,8 +35,8 @@ pub fn run(configuration: &Configuration, list: &str) -> Result<(), CommandError
     Ok(())
 }
 
-/// While this is there a signal ends the program at once, as it ends apt. Of itself none would: the handlers of the
-/// runtime that listened during the update stay when it is gone.
+/// While this runs, a signal ends the program at once, as it ends apt. Without it signals would have no effect: the
+/// handlers of the update's runtime stay when that has ended.
 fn end_on_signals() -> io::Result<Runtime> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).thread_name("signals").enable_io().build()?;

@@ -20,24 +20,24 @@ use super::wanted::{Present, WantedIndex};
 /// Names that are never removed from the lists directory.
 const KEPT_NAMES: [&str; 3] = [PARTIAL, "lock", "auxfiles"];
 
-/// A complete repository.
-pub struct Publication<'a> {
-    /// The repository.
+/// A repository whose indexes are complete.
+pub(super) struct Publication<'a> {
+    /// The repository to publish.
     pub repository: &'a Repository,
-    /// Its Release.
+    /// Its new Release.
     pub offered: &'a OfferedRelease,
     /// Rebuilt indexes, in `partial/` under their final names.
     pub made: Vec<&'a WantedIndex>,
     /// Names of the `diff/Index` of patched indexes, also in `partial/`.
     pub patched: Vec<String>,
-    /// Current indexes.
+    /// Names of indexes that are current already.
     pub current: &'a [String],
-    /// Indexes that are empty now; apt keeps no empty ones.
+    /// Indexes that are empty now; apt does not store empty ones.
     pub emptied: &'a [String],
 }
 
 /// The file name of an index as it is kept.
-pub fn kept_name(index: &WantedIndex) -> String {
+pub(super) fn kept_name(index: &WantedIndex) -> String {
     format!("{}{}", index.name, index.stored_form.extension())
 }
 
@@ -74,7 +74,7 @@ impl Publication<'_> {
         Ok(names)
     }
 
-    /// The files that belong to it. As apt, an index that is current keeps the index of its patches.
+    /// The files that belong to the repository. As in apt, a current index keeps its index of patches.
     fn files(&self) -> impl Iterator<Item = String> {
         let indexes = self.made.iter().map(|index| kept_name(index)).chain(self.current.iter().cloned());
         let signed = self.offered.files.iter().map(|(name, _)| name_of(self.repository, name));
@@ -83,8 +83,16 @@ impl Publication<'_> {
     }
 }
 
-/// Publishes repositories; says whether anything changed.
-pub fn publish(session: &Session, publications: &[Publication<'_>], present: &Present) -> Result<bool, CommandError> {
+/// Publishes repositories. Returns whether anything changed.
+///
+/// # Errors
+///
+/// `Disk` if files cannot be synced, renamed or removed.
+pub(super) fn publish(
+    session: &Session,
+    publications: &[Publication<'_>],
+    present: &Present,
+) -> Result<bool, CommandError> {
     let mut names = Vec::new();
     for publication in publications {
         names.extend(publication.names(session, present)?);
@@ -102,7 +110,11 @@ pub fn publish(session: &Session, publications: &[Publication<'_>], present: &Pr
 }
 
 /// Removes files of no repository, except names that begin with one of `left`.
-pub fn clean(
+///
+/// # Errors
+///
+/// `Disk` if the directory cannot be read, or a file cannot be removed.
+pub(super) fn clean(
     session: &Session,
     publications: &[Publication<'_>],
     left: &[&str],
@@ -126,9 +138,13 @@ pub fn clean(
     Ok(())
 }
 
-/// Empties `partial/`: patches, converted downloads, leftovers of killed runs. apt does the same; the lock excludes other
-/// downloads.
-pub fn sweep(session: &Session) -> Result<(), CommandError> {
+/// Empties `partial/`: patches, converted downloads, leftovers of killed runs. apt does the same; the lock excludes
+/// other downloads.
+///
+/// # Errors
+///
+/// `Disk` if the directory cannot be read, or a file cannot be removed.
+pub(super) fn sweep(session: &Session) -> Result<(), CommandError> {
     for (name, kind) in session.root.list(PARTIAL).map_err(file)? {
         // Directories are not fullbore's.
         let Some(name) = name.to_str().filter(|_| kind != Kind::Directory) else { continue };
@@ -138,6 +154,6 @@ pub fn sweep(session: &Session) -> Result<(), CommandError> {
 }
 
 /// Whether a download in this form is kept unchanged.
-pub fn is_kept_as_fetched(index: &WantedIndex, form: Form) -> bool {
+pub(super) fn is_kept_as_fetched(index: &WantedIndex, form: Form) -> bool {
     index.stored_form == form
 }

@@ -12,6 +12,7 @@ use fullbore_debian::compression::{Checked, Form, Reader};
 use fullbore_debian::pdiff::{Edits, ScriptError};
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_engine::stage::Ledger;
+use fullbore_engine::units;
 
 use super::strategy::Patch;
 use crate::frames::Level;
@@ -20,34 +21,34 @@ use crate::rewrite::{Expected, Rewrite, RewriteError, rewrite};
 /// Largest plain patch in bytes; bounds the memory for it. Debian's largest have 10 MB.
 const PATCH_BYTES_MAX: u64 = 1 << 30;
 
-/// An index to rebuild.
+/// An index to rebuild from a local or downloaded file.
 #[derive(Debug)]
-pub struct RebuildJob {
-    /// The caller's number.
+pub(super) struct RebuildJob {
+    /// Number of the index, which its result carries.
     pub number: usize,
     /// The source: the old index, or the downloaded one.
     pub old: PathBuf,
-    /// The form of the source.
+    /// Compression of the source.
     pub old_form: Form,
     /// Patches with their files, oldest first; none for a conversion.
     pub patches: Vec<(Patch, PathBuf)>,
     /// The path of the new index.
     pub new: PathBuf,
-    /// Its form.
+    /// Compression of the new index.
     pub new_form: Form,
-    /// Its expected plain content.
+    /// Expected size and hash of the new plain content.
     pub expected: Option<Expected>,
 }
 
 /// Why an index could not be rebuilt.
 #[derive(Debug, thiserror::Error)]
-pub enum RebuildError {
+pub(super) enum RebuildError {
     /// A patch cannot be read, or is not as signed.
     #[error("patch {name}: {what}")]
     Patch {
-        /// Its name.
+        /// Name of the patch.
         name: String,
-        /// What is wrong.
+        /// Why it cannot be used.
         what: String,
     },
     /// An invalid patch, or patches that do not fit together.
@@ -61,22 +62,22 @@ pub enum RebuildError {
     Panicked,
 }
 
-/// The result of a job.
-pub type RebuildResult = (usize, Result<(), RebuildError>);
+/// Number of the job's index, and its result.
+pub(super) type RebuildResult = (usize, Result<(), RebuildError>);
 
-/// Threads that rebuild indexes.
-pub struct RebuildPool {
+/// The threads that rebuild indexes, one per core.
+pub(super) struct RebuildPool {
     jobs: Option<Sender<RebuildJob>>,
     made: Receiver<RebuildResult>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl RebuildPool {
-    /// One thread per core.
+    /// Starts one thread per core.
     ///
     /// # Errors
-    /// When the system starts no more threads.
-    pub fn open(ledger: &Ledger, level: Level) -> Result<RebuildPool, CommandError> {
+    /// `Internal` if the system cannot start threads.
+    pub(super) fn open(ledger: &Ledger, level: Level) -> Result<RebuildPool, CommandError> {
         let (jobs, waiting) = channel::<RebuildJob>();
         let (done, made) = channel();
         let waiting = Arc::new(Mutex::new(waiting));
@@ -99,13 +100,13 @@ impl RebuildPool {
         Ok(RebuildPool { jobs: Some(jobs), made, threads })
     }
 
-    /// The sender of jobs.
-    pub fn jobs(&self) -> Sender<RebuildJob> {
+    /// Queue for jobs. Drop it when there are no more.
+    pub(super) fn jobs(&self) -> Sender<RebuildJob> {
         self.jobs.clone().unwrap_or_else(|| channel().0)
     }
 
-    /// Waits for all jobs.
-    pub fn close(mut self) -> Vec<RebuildResult> {
+    /// Waits until all jobs are done, and returns their results.
+    pub(super) fn close(mut self) -> Vec<RebuildResult> {
         self.jobs = None;
         let made = self.made.iter().collect();
         for thread in self.threads.drain(..) {
@@ -143,7 +144,7 @@ fn make(job: &RebuildJob, level: Level, ledger: &Ledger) -> Result<(), RebuildEr
 fn read(patch: &Patch, path: &Path) -> Result<Edits, RebuildError> {
     let wrong = |what: String| RebuildError::Patch { name: patch.plain.name.clone(), what };
     if patch.plain.size > PATCH_BYTES_MAX {
-        return Err(wrong(format!("{} bytes are more than can be held", patch.plain.size)));
+        return Err(wrong(format!("{} is more than a patch may have", units::bytes(patch.plain.size))));
     }
     let file = File::open(path).map_err(|error| wrong(error.to_string()))?;
     let reader =

@@ -35,7 +35,7 @@ const GRACE: Duration = Duration::from_millis(500);
 const SUCCESSOR: &str = "the local Release names the keys that may sign the next one, with Signed-By";
 
 /// The Release that a repository offers.
-pub struct OfferedRelease {
+pub(super) struct OfferedRelease {
     /// The Release, whose signature was verified.
     pub release: Release,
     /// The signed files: name and content.
@@ -49,14 +49,14 @@ pub struct OfferedRelease {
 }
 
 /// The Release of a repository, or why there is none.
-pub type Outcome = Result<OfferedRelease, CommandError>;
+pub(super) type Outcome = Result<OfferedRelease, CommandError>;
 
 /// Requests all Releases at once, and verifies the answers in parallel. Returns one outcome per repository.
 ///
 /// # Errors
 ///
 /// `Interrupted` if a signal ends the run. Errors of single repositories are in their outcomes.
-pub fn fetch(
+pub(super) fn fetch(
     settings: &UpdateSettings,
     session: &Session,
     repositories: &[Repository],
@@ -317,7 +317,7 @@ fn condition<'a>(cached: Option<&'a CachedRelease>, rules: DateRules<'_>) -> Opt
 }
 
 /// The local name of a file in the Release's directory.
-pub fn name_of(own: &Repository, name: &str) -> String {
+pub(super) fn name_of(own: &Repository, name: &str) -> String {
     format!("{}{}", own.prefix, file_name(&format!("x:{name}")))
 }
 

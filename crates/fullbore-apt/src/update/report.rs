@@ -11,36 +11,36 @@ use super::repositories::Repository;
 use super::session::Session;
 use super::settings::UpdateSettings;
 
-/// The report of one run.
-pub struct ReportBuilder {
+/// Collects the report of one run, and emits its events.
+pub(super) struct ReportBuilder {
     run: RunReport,
     /// Errors of single repositories; the others were updated.
     failures: Vec<CommandError>,
 }
 
 impl ReportBuilder {
-    /// Begins the report.
-    pub fn new(settings: &UpdateSettings, events: &mut dyn Events) -> ReportBuilder {
+    /// Begins the report and emits the first events.
+    pub(super) fn new(settings: &UpdateSettings, events: &mut dyn Events) -> ReportBuilder {
         ReportBuilder { run: RunReport::start("update", None, &settings.lists, events), failures: Vec::new() }
     }
 
-    /// Begins the next phase.
-    pub fn phase(&mut self, events: &mut dyn Events, session: &Session, phase: Phase) {
+    /// Begins the next phase of the run.
+    pub(super) fn phase(&mut self, events: &mut dyn Events, session: &Session, phase: Phase) {
         self.run.phase(events, &session.ledger, phase);
     }
 
-    /// Adds a warning.
-    pub fn warn(&mut self, events: &mut dyn Events, line: String) {
+    /// Adds a warning and emits it.
+    pub(super) fn warn(&mut self, events: &mut dyn Events, line: String) {
         self.run.warn(events, line);
     }
 
     /// Adds the error of a repository.
-    pub fn failed(&mut self, error: CommandError) {
+    pub(super) fn failed(&mut self, error: CommandError) {
         self.failures.push(error);
     }
 
-    /// Adds the offered repositories.
-    pub fn offered(&mut self, repositories: &[Repository], outcomes: &[Outcome]) {
+    /// Adds the Releases that the repositories offered.
+    pub(super) fn offered(&mut self, repositories: &[Repository], outcomes: &[Outcome]) {
         for (own, outcome) in repositories.iter().zip(outcomes) {
             let mut suite = SuiteReport { suite: own.shown(), ..SuiteReport::default() };
             if let Ok(offered) = outcome {
@@ -53,8 +53,8 @@ impl ReportBuilder {
         }
     }
 
-    /// Adds downloads to the plan.
-    pub fn planned(&mut self, events: &mut dyn Events, downloads: &[Download]) {
+    /// Adds these downloads to the plan.
+    pub(super) fn planned(&mut self, events: &mut dyn Events, downloads: &[Download]) {
         let files = downloads.len() as u64;
         let bytes: u64 = downloads.iter().map(|download| download.file.size).sum();
         let plan = &mut self.run.summary.plan;
@@ -62,13 +62,13 @@ impl ReportBuilder {
         events.emit(Event::Plan(*plan));
     }
 
-    /// The totals of indexes.
-    pub fn indexes(&mut self) -> &mut IndexTotals {
+    /// Totals of updated indexes, to be counted up.
+    pub(super) fn indexes(&mut self) -> &mut IndexTotals {
         self.run.summary.indexes.get_or_insert_default()
     }
 
     /// A repository was published, or is unchanged.
-    pub fn published(&mut self, events: &mut dyn Events, number: usize, changed: bool) {
+    pub(super) fn published(&mut self, events: &mut dyn Events, number: usize, changed: bool) {
         let suite = &mut self.run.summary.suites[number];
         suite.state = if changed { SuiteState::Published } else { SuiteState::Unchanged };
         if changed {
@@ -81,13 +81,18 @@ impl ReportBuilder {
         self.run.summary.changed |= changed;
     }
 
-    /// Files were removed.
-    pub fn deleted(&mut self, files: u64) {
+    /// Counts files that were removed from the lists directory.
+    pub(super) fn deleted(&mut self, files: u64) {
         self.run.summary.totals.deleted_files += files;
     }
 
-    /// The error of the run if repositories failed, with the kind of the first one.
-    pub fn verdict_on_failures(&mut self) -> Result<(), CommandError> {
+    /// Returns the error of the run if repositories failed.
+    ///
+    /// # Errors
+    ///
+    /// The first repository's error, with the others as context. Its kind becomes `Partial` if it was `Network` and
+    /// other repositories were published.
+    pub(super) fn verdict_on_failures(&mut self) -> Result<(), CommandError> {
         let mut failures = std::mem::take(&mut self.failures).into_iter();
         let Some(mut first) = failures.next() else { return Ok(()) };
         let published = self.run.summary.has_current_suite();
@@ -105,8 +110,8 @@ impl ReportBuilder {
         Err(first)
     }
 
-    /// Ends the report.
-    pub fn report(self, session: &mut Session) -> Report {
+    /// Ends the report, and adds the totals of all sites.
+    pub(super) fn report(self, session: &mut Session) -> Report {
         self.run.finish(&mut session.progression, session.retired.iter().chain(&session.sites))
     }
 }

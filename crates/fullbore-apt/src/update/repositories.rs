@@ -18,9 +18,9 @@ use crate::signed_release::remote_directory;
 use crate::system::files::usable_keyrings;
 use crate::system::sources;
 
-/// One suite at one address.
+/// One suite at one address, with all entries of the sources that name it.
 #[derive(Debug)]
-pub struct Repository {
+pub(super) struct Repository {
     /// Its address as in the sources.
     pub uri: String,
     /// Its suite as in the sources; with `/` at its end a directory.
@@ -29,23 +29,23 @@ pub struct Repository {
     pub directory: String,
     /// Prefix of its names in the lists directory.
     pub prefix: String,
-    /// Number of its site.
+    /// Number of the site that serves it.
     pub site: usize,
     /// Accepted keys; `None`: no signature needed.
     pub keys: Option<SignedBy>,
     /// Whether the local Release may name the accepted keys: nobody else does.
     pub obeys_release: bool,
-    /// The source's options for dates.
+    /// Date options of the source.
     pub dates: DateOptions,
     /// Further options that are the same in all entries of the suite.
     common: CommonOptions,
-    /// Its index targets.
+    /// Index targets of all its entries.
     pub targets: Vec<IndexTarget>,
 }
 
 impl Repository {
     /// The address without credentials, and the suite; for messages.
-    pub fn shown(&self) -> String {
+    pub(super) fn shown(&self) -> String {
         format!("{} {}", without_credentials(self.uri.trim_end_matches('/')), self.suite)
     }
 }
@@ -70,16 +70,16 @@ fn common_options(settings: &UpdateSettings, source: &ArchiveSource) -> CommonOp
     (source.trusted, has_path, allowed)
 }
 
-/// All repositories of the sources.
+/// All repositories of the sources, and their sites.
 #[derive(Debug, Default)]
-pub struct Repositories {
+pub(super) struct Repositories {
     /// In the order of the sources.
     pub all: Vec<Repository>,
     /// The addresses of each site's mirrors, the origin first.
     pub sites: Vec<Vec<String>>,
     /// Prefixes in the lists directory of sources that only apt can update.
     pub left_to_apt: Vec<String>,
-    /// Warnings about them.
+    /// Warnings about sources that only apt can update.
     pub warnings: Vec<String>,
     /// Errors of other sources; their prefixes are in `left_to_apt`.
     pub failures: Vec<CommandError>,
@@ -107,8 +107,9 @@ impl Repositories {
 /// Reads the entries of the sources.
 ///
 /// # Errors
-/// Entries with contradicting options; no source that can be updated.
-pub fn repositories(settings: &UpdateSettings, defaults: &Defaults) -> Result<Repositories, CommandError> {
+/// `Usage` if entries of one suite have contradicting options. If no source can be updated, the error of the first one,
+/// or `Partial`.
+pub(super) fn repositories(settings: &UpdateSettings, defaults: &Defaults) -> Result<Repositories, CommandError> {
     let mut found = Repositories::default();
     let mut addresses: Vec<String> = Vec::new();
     let needs_trusted = settings.keyrings.is_empty() && settings.sources.iter().any(uses_default_keyrings);

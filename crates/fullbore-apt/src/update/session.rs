@@ -1,4 +1,4 @@
-//! What an update works with: the lists directory, and a site for each address.
+//! The resources of an update: the lists directory, and a site for each address.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use fullbore_wire::run::{Fetched, FileList, Job, Network, Progression, Site, Sit
 use super::settings::UpdateSettings;
 
 /// The directory of unpublished files; apt's own, so that apt cleans it too.
-pub const PARTIAL: &str = "partial";
+pub(super) const PARTIAL: &str = "partial";
 
 /// Mode of a new `partial/`; apt changes its owner later.
 const PARTIAL_MODE: u32 = 0o700;
@@ -28,14 +28,14 @@ const THREADS_MAX: usize = 4;
 const LOG_NAME: &str = ".fullbore-log";
 
 /// A run's directories, connections and clocks.
-pub struct Session {
-    /// The lists directory.
+pub(super) struct Session {
+    /// The lists directory, held open.
     pub root: Arc<Root>,
-    /// Writes below the lists directory.
+    /// Writes files below the lists directory.
     pub target: Arc<LocalTarget>,
-    /// The clocks of the stages.
+    /// Stage clocks of the run.
     pub ledger: Ledger,
-    /// Runs the connections.
+    /// The runtime for all connections.
     pub runtime: Network,
     /// The clock of the stage "sync".
     pub sync: Arc<StageClock>,
@@ -43,21 +43,30 @@ pub struct Session {
     pub progression: Progression,
     /// The sites, by their numbers in the repositories.
     pub sites: Vec<Site>,
-    /// Replaced sites, for the report.
+    /// Sites that were replaced, for the report.
     pub retired: Vec<Site>,
 }
 
 /// Files to fetch from one site.
-pub struct Batch {
-    /// The number of the site.
+pub(super) struct Batch {
+    /// Number of the site that has the files.
     pub site: usize,
-    /// The files.
+    /// The files to fetch.
     pub files: Arc<FileList>,
 }
 
 impl Session {
     /// Opens everything but connections. The directory is locked already.
-    pub fn open(settings: &UpdateSettings, root: Arc<Root>, sites: &[Vec<String>]) -> Result<Session, CommandError> {
+    ///
+    /// # Errors
+    ///
+    /// `Disk` if `partial/` or a journal cannot be created, `Internal` if the system cannot start threads, `Usage` for
+    /// addresses, proxies or certificates that cannot be used.
+    pub(super) fn open(
+        settings: &UpdateSettings,
+        root: Arc<Root>,
+        sites: &[Vec<String>],
+    ) -> Result<Session, CommandError> {
         let ledger = Ledger::new();
         // The sampler first: the verdict covers set-up too.
         let progression = Progression::start(&ledger, root.path(), settings.network.record.as_deref())?;
@@ -94,8 +103,13 @@ impl Session {
         Site::open(urls, options, self.target.clone(), Arc::new(journal), &parts)
     }
 
-    /// Fetches files of several sites at once; `on_verified` gets the batch and the number of each finished file.
-    pub fn fetch(
+    /// Fetches files of several sites at once. `on_verified` gets the batch and the number of each finished file.
+    ///
+    /// # Errors
+    ///
+    /// `Disk` if files cannot be written, `Interrupted` if a signal ends the run. Files that no host sent are in the
+    /// result.
+    pub(super) fn fetch(
         &mut self,
         batches: &[Batch],
         stop: &Stop,
@@ -111,8 +125,13 @@ impl Session {
         self.progression.fetch(&self.runtime, jobs, stop, events, on_verified)
     }
 
-    /// Replaces sites whose hosts have all been dropped although they answered: wrong patches do not mean wrong whole files.
-    pub fn renew(&mut self, settings: &UpdateSettings, mirrors: &[Vec<String>]) -> Result<(), CommandError> {
+    /// Replaces sites whose hosts have all been dropped although they answered: wrong patches do not mean wrong whole
+    /// files.
+    ///
+    /// # Errors
+    ///
+    /// `Disk` if a site's journal cannot be finished or opened, `Internal` if the system cannot start threads.
+    pub(super) fn renew(&mut self, settings: &UpdateSettings, mirrors: &[Vec<String>]) -> Result<(), CommandError> {
         for (number, mirrors) in mirrors.iter().enumerate() {
             let hosts = self.sites[number].fetcher.hosts();
             let dead = hosts.iter().all(|host| host.out.is_some());
@@ -126,8 +145,12 @@ impl Session {
         Ok(())
     }
 
-    /// Ends the sites and removes their journals: nothing is unfinished.
-    pub fn close(&mut self) -> Result<(), CommandError> {
+    /// Ends the sites and removes their journals, as no file is unfinished.
+    ///
+    /// # Errors
+    ///
+    /// `Disk` if a journal cannot be finished or removed.
+    pub(super) fn close(&mut self) -> Result<(), CommandError> {
         for (number, site) in self.sites.iter_mut().enumerate() {
             finish(site)?;
             self.root.unlink(&log_path(number)).map_err(|error| disk(&error))?;
@@ -136,7 +159,7 @@ impl Session {
     }
 
     /// Ends the sites; unfinished files stay for the next run.
-    pub fn break_off(&mut self) {
+    pub(super) fn break_off(&mut self) {
         for site in &mut self.sites {
             if let Err(error) = finish(site) {
                 tracing::warn!("{error}");
@@ -155,13 +178,13 @@ fn log_path(number: usize) -> String {
     format!("{PARTIAL}/{LOG_NAME}-{number}")
 }
 
-/// An error of the lists directory.
-pub fn disk(error: &dyn std::error::Error) -> CommandError {
+/// The command error for an error of the lists directory.
+pub(super) fn disk(error: &dyn std::error::Error) -> CommandError {
     let error = CommandError::new(ErrorKind::Disk, error);
     error.hint("repair this and run again; the previous indexes are intact")
 }
 
-/// An error of a file in it.
-pub fn file(error: FileError) -> CommandError {
+/// The command error for an error of a file in the lists directory.
+pub(super) fn file(error: FileError) -> CommandError {
     disk(&error)
 }

@@ -60,7 +60,7 @@ impl UpdateSettings {
 
 /// The accepted keys of a source; `None` if it needs no signature. Keyrings of the command line replace those of the
 /// source. `trusted` are the usable keyrings of [`UpdateSettings::trusted`].
-pub fn keys_of(settings: &UpdateSettings, trusted: &[KeySource], source: &ArchiveSource) -> Option<SignedBy> {
+pub(super) fn keys_of(settings: &UpdateSettings, trusted: &[KeySource], source: &ArchiveSource) -> Option<SignedBy> {
     if settings.keyrings.is_empty() {
         return accepted_keys::keys_of(trusted, source);
     }

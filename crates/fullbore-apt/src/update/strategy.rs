@@ -33,23 +33,23 @@ fn decode_bytes_per_s(form: Form) -> f64 {
     }
 }
 
-/// The measured network.
+/// Measured rate and round-trip time of the network.
 #[derive(Debug, Clone, Copy)]
-pub struct Network {
+pub(super) struct Network {
     /// Bytes per second of all connections.
     pub bytes_per_s: f64,
-    /// Round-trip time in seconds.
+    /// Round-trip time of a request in seconds.
     pub rtt_s: f64,
 }
 
 impl Network {
     /// The assumption before the first large file. A guess.
-    pub const UNKNOWN: Network = Network { bytes_per_s: 12.5e6, rtt_s: 0.03 };
+    pub(super) const UNKNOWN: Network = Network { bytes_per_s: 12.5e6, rtt_s: 0.03 };
 }
 
-/// apt's limits for patches.
+/// apt's limits for the use of patches.
 #[derive(Debug, Clone, Copy)]
-pub struct Limits {
+pub(super) struct Limits {
     /// `Acquire::PDiffs::FileLimit`: number of patches of one index; 0 for no limit.
     pub files: u64,
     /// `Acquire::PDiffs::SizeLimit`: bytes of patches in percent of the whole file; 0 for no limit.
@@ -57,8 +57,8 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// From apt's configuration.
-    pub fn of(configuration: &Configuration) -> Limits {
+    /// Reads the limits from apt's configuration.
+    pub(super) fn of(configuration: &Configuration) -> Limits {
         let number = |key: &str, default: i64| u64::try_from(configuration.number(key, default)).unwrap_or(0);
         Limits {
             files: number("Acquire::PDiffs::FileLimit", 0),
@@ -67,18 +67,18 @@ impl Limits {
     }
 }
 
-/// A patch to fetch.
+/// A patch to fetch, as a compressed file and as its text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Patch {
-    /// The compressed file.
+pub(super) struct Patch {
+    /// Name, size and hash of the compressed file.
     pub download: DiffFile,
-    /// The plain text.
+    /// Name, size and hash of the plain text.
     pub plain: DiffFile,
 }
 
 /// A strategy for a new index.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Strategy {
+pub(super) enum Strategy {
     /// Patches of the local index, oldest first.
     Patches(Vec<Patch>),
     /// The whole file in this form.
@@ -95,15 +95,15 @@ impl fmt::Display for Strategy {
 }
 
 impl Strategy {
-    /// Bytes to fetch.
-    pub fn bytes(&self) -> u64 {
+    /// Bytes that this strategy fetches.
+    pub(super) fn bytes(&self) -> u64 {
         match self {
             Strategy::Patches(patches) => patches.iter().fold(0, |sum, patch| sum.saturating_add(patch.download.size)),
             Strategy::Whole(_, entry) => entry.size,
         }
     }
 
-    /// Plain bytes in memory at once.
+    /// Plain bytes that this strategy holds in memory at once.
     fn held_bytes(&self) -> u64 {
         match self {
             Strategy::Patches(patches) => patches.iter().fold(0, |sum, patch| sum.saturating_add(patch.plain.size)),
@@ -125,7 +125,7 @@ impl Strategy {
 
 /// The whole file in its fastest form, except the tried ones. The plain form comes last: most archives list it for its
 /// hash and do not serve it.
-pub fn whole(
+pub(super) fn whole(
     forms: &[(Form, IndexEntry)],
     tried: &[Form],
     plain_size: Option<u64>,
@@ -141,7 +141,7 @@ pub fn whole(
 }
 
 /// The strategies by patches from the old state to the current one.
-pub fn patched(index: &DiffIndex, old: (u64, Sha256)) -> Vec<Strategy> {
+pub(super) fn patched(index: &DiffIndex, old: (u64, Sha256)) -> Vec<Strategy> {
     let mut ways = Vec::new();
     // A single merged patch leads to the current state.
     ways.extend(steps(&index.main, old).map(|steps| if index.merged { steps[..1].to_vec() } else { steps }));
@@ -172,7 +172,7 @@ fn steps(set: &PatchSet, (size, sha256): (u64, Sha256)) -> Option<Vec<Patch>> {
 const PATCHES_BYTES: std::ops::RangeInclusive<u64> = 64 << 20..=512 << 20;
 
 /// The fastest strategy within the limits.
-pub fn best(
+pub(super) fn best(
     patched: Vec<Strategy>,
     whole: Option<Strategy>,
     plain_size: u64,

@@ -19,10 +19,10 @@ use super::{DIFF_INDEX_BYTES_MAX, DIFF_INDEX_ENDING};
 use crate::lists::IndexTarget;
 use crate::lists::file_name;
 
-/// An index to update.
+/// An index that differs from the Release.
 #[derive(Debug, Clone)]
-pub struct WantedIndex {
-    /// Number of its repository.
+pub(super) struct WantedIndex {
+    /// Number of the repository that has it.
     pub repository: usize,
     /// Its name in the Release, without the ending of a form.
     pub meta_key: String,
@@ -30,48 +30,48 @@ pub struct WantedIndex {
     pub name: String,
     /// The form in which it is kept.
     pub stored_form: Form,
-    /// The local index.
+    /// The index in the lists directory, if there is one.
     pub old: Option<OldIndex>,
     /// Size and hash of its plain content, if the Release lists it.
     pub plain: Option<(u64, Sha256)>,
     /// The forms in which it can be fetched.
     pub forms: Vec<(Form, IndexEntry)>,
-    /// The index of its patches.
+    /// The entry of its `diff/Index` in the Release, if it has patches.
     pub diff_index: Option<IndexEntry>,
     /// Whether files are requested by hash.
     pub by_hash: bool,
 }
 
-/// A local index.
+/// An index in the lists directory.
 #[derive(Debug, Clone)]
-pub struct OldIndex {
-    /// Its file in the lists directory.
+pub(super) struct OldIndex {
+    /// Its file name in the lists directory.
     pub file: String,
-    /// Its form.
+    /// Compression of the file.
     pub form: Form,
     /// Size and hash of its plain content by the local Release; `None` without one.
     pub plain: Option<(u64, Sha256)>,
 }
 
-/// The indexes of one repository.
+/// The compared indexes of one repository.
 #[derive(Debug, Default)]
-pub struct Selected {
-    /// Indexes to update.
+pub(super) struct Selected {
+    /// Indexes that have to be updated.
     pub wanted: Vec<WantedIndex>,
     /// Current files in the lists directory.
     pub current: Vec<String>,
     /// Files of indexes that are empty now.
     pub emptied: Vec<String>,
-    /// Warnings.
+    /// Warnings about missing targets.
     pub warnings: Vec<String>,
 }
 
 /// Files of the lists directory by their names without the ending of a form.
-pub struct Present(HashMap<String, Vec<(String, Form)>>);
+pub(super) struct Present(HashMap<String, Vec<(String, Form)>>);
 
 impl Present {
-    /// From the names in the directory.
-    pub fn new(names: &[OsString]) -> Present {
+    /// Takes the names in the lists directory.
+    pub(super) fn new(names: &[OsString]) -> Present {
         let mut present: HashMap<String, Vec<(String, Form)>> = HashMap::new();
         for name in names.iter().filter_map(|name| name.to_str()) {
             let (stem, form) = Form::split(name);
@@ -81,13 +81,13 @@ impl Present {
     }
 
     /// The file of an index; apt looks for the plain one first.
-    pub fn find(&self, name: &str) -> Option<&(String, Form)> {
+    pub(super) fn find(&self, name: &str) -> Option<&(String, Form)> {
         let files = self.0.get(name)?;
         files.iter().find(|(_, form)| *form == Form::Plain).or_else(|| files.first())
     }
 
-    /// All files of an index.
-    pub fn all(&self, name: &str) -> impl Iterator<Item = &str> {
+    /// All files of an index, in any form.
+    pub(super) fn all(&self, name: &str) -> impl Iterator<Item = &str> {
         self.0.get(name).into_iter().flatten().map(|(file, _)| file.as_str())
     }
 }
@@ -95,8 +95,8 @@ impl Present {
 /// Compares a repository's targets with its Release and the local files.
 ///
 /// # Errors
-/// An index in unreadable forms, or with a name that is too long.
-pub fn select(
+/// `Partial` if an index has only unreadable forms, or a name that is too long.
+pub(super) fn select(
     number: usize,
     repository: &Repository,
     offered: &OfferedRelease,

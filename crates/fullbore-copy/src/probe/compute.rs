@@ -1,4 +1,4 @@
-//! Work that needs the processor alone: hash, cipher, compression.
+//! Measures work that needs only the processor: hash, cipher, compression.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -9,41 +9,41 @@ use serde::{Deserialize, Serialize};
 use super::tree::{Draw, Sample};
 use crate::transport::keys::Speeds;
 
-/// How long each is tried.
+/// Duration of each measurement.
 const TRIAL: Duration = Duration::from_millis(100);
 /// Bytes hashed at once: a block of a copy.
 const BLOCK_BYTES: usize = 1 << 20;
-/// Pieces of files that are compressed, and their length. Enough to tell text from video.
+/// Number of pieces of files that are compressed, and their length in bytes. Enough to tell text from video.
 const PIECES: usize = 64;
 const PIECE_BYTES: usize = 64 << 10;
-/// The level that a copy uses.
+/// The zstd level that a copy uses.
 const LEVEL: i32 = 1;
 
-/// What one core does, bytes per second.
+/// Throughput of one core, in bytes per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Compute {
-    /// Cores that may be used.
+    /// Cores that the process may use.
     pub cores: usize,
-    /// BLAKE3.
+    /// Bytes of BLAKE3 hashing per second.
     pub hash: f64,
-    /// AES-128-GCM.
+    /// Bytes of AES-128-GCM encryption per second.
     pub aes: f64,
-    /// ChaCha20-Poly1305.
+    /// Bytes of ChaCha20-Poly1305 encryption per second.
     pub chacha: f64,
-    /// What zstd makes of the source's content, if the source is here.
+    /// How well zstd compresses the source's content; `None` at the destination.
     pub compress: Option<Compress>,
 }
 
-/// How content compresses.
+/// How well, and how fast, content compresses.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Compress {
-    /// What is left of it, from 0 to 1.
+    /// Compressed size as a share of the original, from 0 to 1.
     pub left: f64,
-    /// Bytes per second in, of one core.
+    /// Uncompressed bytes per second of one core.
     pub bytes_per_s: f64,
 }
 
-/// Tries everything; compression on pieces of these files.
+/// Measures hash and ciphers, and compression on pieces of the sample's files.
 pub(super) fn measure(sample: &Sample) -> Compute {
     let block = Draw(3).bytes(BLOCK_BYTES);
     let began = Instant::now();

@@ -1,7 +1,7 @@
-//! The course of a probe: which trial comes when, and for how long.
+//! The schedule of a probe: which trial runs when, and for how long.
 //!
-//! Each part alone first, then what is next to each other together, then all of it. The time is parted
-//! so that the whole takes no longer than asked for; what there is no time for is left out, and named.
+//! Each part runs alone first, then adjacent parts together, then all of them. The time is divided so that the whole
+//! takes no longer than the user asked. Trials without time left are skipped and named in the report.
 
 use std::time::{Duration, Instant};
 
@@ -17,51 +17,51 @@ use super::write::WriteFigures;
 use crate::error::CopyError;
 use crate::wire::SMALL_BYTES;
 
-/// Shares of the time, of thirty seconds: scan 3, reading 3, network 1 and 2.4 and 1.5 for each time that there are
-/// more connections, writing 3, the rest together.
+/// Shares of the probe's time, here for thirty seconds: scan 3 s, reading 3 s, one connection 1 s, all connections 2.4
+/// s, each increase of connections 1.5 s, writing 3 s. The joint trials get the rest.
 const SCAN: f64 = 0.10;
 const READ: f64 = 0.10;
 const ONE_STREAM: f64 = 0.035;
 const STREAMS: f64 = 0.08;
 const MORE_STREAMS: f64 = 0.05;
 const WRITE: f64 = 0.10;
-/// Each of the (up to six) trials of parts together.
+/// Share of each of the (up to six) joint trials.
 const TOGETHER: f64 = 0.05;
-/// Where there is one kind of files alone, and half as many of them.
+/// Factor on [`TOGETHER`] if the tree has only one kind of files, as there are half as many joint trials.
 const OF_ONE_KIND: f64 = 1.6;
-/// What is under way at the end of a trial has arrived after this, even where much is lost.
+/// Time in which data that is in flight at the end of a trial arrives, even with high loss.
 const ARRIVAL_S: f64 = 1.0;
-/// Shortest trial that is worth the trouble.
+/// Shortest trial that gives a usable result, in seconds.
 const SHORTEST_S: f64 = 0.15;
-/// A kind of files that holds less of the job is not tried by itself: this share of the bytes, and fewer
-/// small files for each block of big ones.
+/// Smallest share of a kind of files that gets its own trials: of the bytes, and of the small files per block of big
+/// ones.
 const SMALL_PART: f64 = 0.02;
-/// Bytes that a small file counts beyond its content where kinds are compared: what opening and creating
-/// it costs, in bytes of a fast disk. A guess, of the right order.
+/// Bytes added to each small file when kinds are compared: the cost of opening and creating it, in bytes of a fast
+/// disk. A guess of the right order of magnitude.
 const FILE_COST_BYTES: u64 = 64 << 10;
-/// Time of a destination's flush that a trial may lead to, of the trial's own time.
+/// Longest flush at the destination that a trial may cause, as a multiple of the trial's time.
 const FLUSH_SHARE: f64 = 1.5;
 
-/// What the user wants of a probe.
+/// Settings of the user for a probe.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct TrialSettings {
-    /// For all of it, from `began`.
+    /// Time limit of the whole probe, counted from `began`.
     pub time: Duration,
-    /// When it began: set-up counts.
+    /// Start of the probe, before connections are made.
     pub began: Instant,
-    /// Stay on the source's file system.
+    /// Stay on the source's file system (`--one-file-system`).
     pub one_file_system: bool,
 }
 
-/// Makes the connections that carry content, as a copy does.
+/// Opens the connections that carry content, as a copy does.
 pub(crate) trait Connections {
-    /// Those that a copy begins with, beyond the first one.
+    /// Opens the connections that a copy begins with, beyond the first one.
     fn begin(&mut self);
-    /// More of them, if a copy with this rate would try more; says whether it did.
+    /// Opens more connections, if a copy at this rate would try more. Returns whether it did.
     fn grow(&mut self, bytes_per_s: f64) -> bool;
 }
 
-/// Parts that were tried together.
+/// Parts that ran together in a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Joint {
@@ -69,25 +69,25 @@ pub(crate) enum Joint {
     ReadSend,
     /// The network and the destination.
     SendWrite,
-    /// Everything.
+    /// Source, network and destination.
     Whole,
 }
 
-/// What a trial of parts together gave.
+/// Result of a joint trial.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Trial {
-    /// Which parts.
+    /// The parts that ran.
     pub joint: Joint,
-    /// With which files.
+    /// The kind of files that was sent.
     pub class: Class,
-    /// What the sender saw.
+    /// Measurements at the sender.
     pub flow: Flow,
-    /// What the receiver saw.
+    /// Measurements at the receiver.
     pub landed: Landed,
 }
 
 impl Trial {
-    /// Bytes per second with the flush counted, as a copy of less than a group of files has it.
+    /// Bytes per second including the flush, as for a copy that is smaller than one group of files.
     pub(crate) fn bytes_per_s(&self) -> f64 {
         let bytes = self.flow.bytes as f64;
         if bytes == 0.0 || self.flow.steady <= 0.0 {
@@ -96,43 +96,44 @@ impl Trial {
         bytes / (bytes / self.flow.steady + self.landed.flush_s)
     }
 
-    /// Files per second, likewise.
+    /// Files per second, including the flush.
     pub(crate) fn files_per_s(&self) -> f64 {
         self.bytes_per_s() * self.flow.items as f64 / (self.flow.bytes as f64).max(1.0)
     }
 }
 
-/// Everything that was measured.
+/// All measurements of a probe.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Figures {
-    /// The tree.
+    /// Totals of the source's tree.
     pub tree: Tree,
-    /// Processor-bound work at the source.
+    /// Processor throughput at the source.
     pub source: Compute,
-    /// At the destination; the same where both are one machine.
+    /// Processor throughput at the destination; the same as `source` on one machine.
     pub target: Compute,
-    /// Source and destination are on one machine, without a network.
+    /// Whether source and destination are on one machine, without a network.
     pub local: bool,
-    /// Reading.
+    /// Results of reading the source alone.
     pub read: ReadFigures,
-    /// One connection.
+    /// Result of sending over one connection; `None` if it was not tried.
     pub one_stream: Option<Flow>,
-    /// As many as a copy would have.
+    /// Result of sending over the number of connections that a copy would use.
     pub streams: Option<Flow>,
-    /// Bytes per second of the numbers of connections that a copy tries before, the first one first.
+    /// Rates in bytes per second for each smaller number of connections that a copy tries first, in the order of
+    /// trying.
     pub growth: Vec<f64>,
-    /// Writing.
+    /// Results of writing to the destination alone.
     pub write: WriteFigures,
-    /// Parts together.
+    /// Results of the joint trials.
     pub trials: Vec<Trial>,
-    /// From the start to the first trial, seconds: ssh and connections.
+    /// Seconds from the start to the first trial: ssh and connections.
     pub setup_s: f64,
-    /// What there was no time for.
+    /// Trials that were skipped for lack of time.
     pub left_out: Vec<String>,
 }
 
 impl Figures {
-    /// A trial of parts together.
+    /// The joint trial of these parts and this kind of files.
     pub(crate) fn trial(&self, joint: Joint, class: Class) -> Option<&Trial> {
         self.trials.iter().find(|trial| trial.joint == joint && trial.class == class && trial.flow.bytes > 0)
     }
@@ -147,12 +148,14 @@ fn matters(tree: &Tree, class: Class) -> bool {
     part > 0.0 && part >= SMALL_PART * (part + other)
 }
 
-/// Runs a probe: `end` is this process's, the other one listens at its link.
+/// Runs a probe. `end` is the end of this process; the other one answers through its link.
 ///
-/// `connections` are those to another machine, the first of which is there; `tell` hears what is being tried.
+/// `connections` opens connections to another machine beyond the existing first one. `tell` receives the name of each
+/// trial.
 ///
 /// # Errors
-/// When the connection breaks, or the source or destination cannot be used.
+/// [`CopyError::Network`] if the connection breaks. [`CopyError::Usage`] or [`CopyError::Disk`] if the source or
+/// destination cannot be used; [`CopyError::Remote`] if that happened at the other end.
 pub(crate) fn conduct(
     end: &mut End,
     settings: TrialSettings,
@@ -183,7 +186,7 @@ pub(crate) fn conduct(
     let (small, big) = (matters(&figures.tree, Class::Small), matters(&figures.tree, Class::Big));
     let together_s = whole_s * TOGETHER * if small && big { 1.0 } else { OF_ONE_KIND };
     let kinds = f64::from(u8::from(small)) + f64::from(u8::from(big));
-    // What comes behind the network; and what takes part in it has to arrive.
+    // Time for the trials after the network's; data in flight at their ends has to arrive, too.
     let rest_s = whole_s * WRITE + 3.0 * kinds * (together_s + UNDER_WAY_S);
     let mut allowance = 0;
     if let Some(connections) = connections {
@@ -211,7 +214,7 @@ pub(crate) fn conduct(
     if let Answer::Written(write) = course.at_target("writing", write)? {
         figures.write = *write;
     }
-    // The whole first: if the time runs out, what the prediction needs is there.
+    // The trials of everything run first, so that the prediction has its data even if time runs out.
     let classes = [(Class::Big, big), (Class::Small, small)];
     for (joint, what) in
         [(Joint::Whole, "everything"), (Joint::ReadSend, "read + send"), (Joint::SendWrite, "send + write")]
@@ -237,7 +240,7 @@ pub(crate) fn conduct(
     Ok(figures)
 }
 
-/// What may be written in a trial, so that the flush behind it does not take for ever.
+/// Most bytes to write in a trial, so that the flush after it stays short.
 fn most_bytes(write: &WriteFigures, class: Class, seconds: f64) -> u64 {
     let rate = match class {
         Class::Big => write.big,
@@ -275,7 +278,7 @@ impl Course<'_> {
         match self.end.means.hear()? {
             Some(Word::Answer(Answer::Failed { exit_code, text })) => Err(CopyError::Remote { exit_code, text }),
             Some(Word::Answer(answer)) => Ok(answer),
-            Some(_) => Err(CopyError::Meaning("a word out of turn")),
+            Some(_) => Err(CopyError::Meaning("a message out of turn")),
             None => Err(self.end.means.gone()),
         }
     }
@@ -284,7 +287,7 @@ impl Course<'_> {
         self.settings.time.as_secs_f64() - self.settings.began.elapsed().as_secs_f64()
     }
 
-    /// Content from the source to the destination; nothing if there is no time left.
+    /// Sends content from the source to the destination; `None` if there is no time left.
     fn flow(
         &mut self,
         what: &str,

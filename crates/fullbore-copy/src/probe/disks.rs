@@ -1,8 +1,8 @@
-//! The disks under a path: what they are made of, how busy each is, and which one holds the others up.
+//! The disks under a path: their structure, how busy each one is, and which one delays the others.
 //!
-//! The kernel tells in `/sys`: `slaves/` names the members of md, dm and LVM, `stat` counts each one's
-//! requests (Documentation/block/stat.rst), `md/` tells of checks and rebuilds (Documentation/admin-guide/md.rst).
-//! One slow member of an array slows all of it, and shows in no figure of the array.
+//! The kernel reports them in `/sys`. `slaves/` names the members of md, dm and LVM. `stat` counts each disk's requests
+//! (Documentation/block/stat.rst). `md/` reports checks and rebuilds (Documentation/admin-guide/md.rst). One slow
+//! member slows a whole array, but no figure of the array shows it.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -14,97 +14,97 @@ use serde::{Deserialize, Serialize};
 
 /// Bytes per sector in the kernel's counters, whatever the disk's own size.
 const SECTOR_BYTES: u64 = 512;
-/// Requests that a member must have had before it is compared with the others. Guess.
+/// Least requests of a member before it is compared with the others. Guess.
 const ENOUGH_REQUESTS: u64 = 16;
 
-/// A disk, or something made of disks.
+/// A disk, or a device made of disks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Member {
     name: String,
     directory: PathBuf,
-    /// Names of what it is made of.
+    /// Names of the devices that it is made of.
     slaves: Vec<String>,
 }
 
-/// The disks under a path.
+/// All disks under a path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Disks {
-    /// Type of the file system, as mountinfo has it.
+    /// Type of the file system, from mountinfo.
     pub file_system: String,
     members: Vec<Member>,
 }
 
-/// Counters of one disk since it was found.
+/// Counters of one disk since the kernel found it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counters {
     requests: u64,
     read_bytes: u64,
     written_bytes: u64,
-    /// Sum over requests of the time that each took.
+    /// Total time of all requests, in milliseconds.
     waited_ms: u64,
     busy_ms: u64,
     queue_ms: u64,
 }
 
-/// A reading of all of them.
+/// Counters of all disks at one moment.
 #[derive(Clone, Debug)]
 pub(crate) struct Reading {
     at: Instant,
     counters: HashMap<String, Counters>,
 }
 
-/// What one disk did during a trial.
+/// Activity of one disk during a trial.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Used {
-    /// Its name in `/sys`, or that of LVM.
+    /// Its name in `/sys`, or its LVM name.
     pub name: String,
-    /// It has no members of its own.
+    /// Whether it is a disk itself, without members.
     pub is_disk: bool,
-    /// Share of the time with a request under way.
+    /// Share of the time with a request in flight, from 0 to 1.
     pub busy: f64,
-    /// Bytes per second.
+    /// Bytes read per second.
     pub read_bytes_per_s: f64,
-    /// Bytes per second.
+    /// Bytes written per second.
     pub written_bytes_per_s: f64,
-    /// Mean time of a request.
+    /// Mean time of a request, in milliseconds.
     pub wait_ms: f64,
-    /// Mean number of requests under way.
+    /// Mean number of requests in flight.
     pub queue: f64,
 }
 
-/// What is wrong with an array.
+/// A problem of a disk array.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
 pub enum Trouble {
-    /// One member is slower than its neighbours.
+    /// One member is much slower than the others.
     SlowMember {
-        /// The array.
+        /// Name of the array.
         array: String,
-        /// The member.
+        /// Name of the slow member.
         member: String,
-        /// Mean time of its requests, and of its neighbours'.
+        /// Mean time of the slow member's requests, in milliseconds.
         wait_ms: f64,
-        /// Of the others.
+        /// Mean time of the other members' requests, in milliseconds.
         others_wait_ms: f64,
-        /// Share of the time that it was busy.
+        /// Share of the time that the slow member was busy, from 0 to 1.
         busy: f64,
     },
     /// The array is being rebuilt or checked.
     Resync {
-        /// The array.
+        /// Name of the array.
         array: String,
-        /// `resync`, `recover`, `check`, `repair`, `reshape`.
+        /// The kernel's name of the action: `resync`, `recover`, `check`, `repair` or `reshape`.
         action: String,
-        /// How much is done, from 0 to 1.
+        /// Progress from 0 to 1, if the kernel tells.
         done: Option<f64>,
-        /// Its rate, bytes per second.
+        /// Rate of the action in bytes per second, if the kernel tells.
         bytes_per_s: Option<u64>,
     },
-    /// Members are missing.
+    /// The array has missing members.
     Degraded {
-        /// The array.
+        /// Name of the array.
         array: String,
-        /// How many.
+        /// Number of missing members.
         missing: u64,
     },
 }
@@ -132,35 +132,35 @@ impl std::fmt::Display for Trouble {
     }
 }
 
-/// What disks did during a trial.
+/// Activity of the disks during a trial.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DiskFacts {
-    /// Type of the file system.
+    /// Type of the file system, from mountinfo.
     pub file_system: String,
-    /// All of them, arrays before their members.
+    /// All disks, arrays before their members.
     pub used: Vec<Used>,
-    /// What is wrong with arrays.
+    /// Problems of the arrays.
     pub troubles: Vec<Trouble>,
-    /// Big files were written around the page cache, as a trial showed that to be faster.
+    /// Whether big files were written with O_DIRECT, because a trial showed it to be faster.
     #[serde(default)]
     pub direct: bool,
 }
 
 impl DiskFacts {
-    /// With the way that big files were written.
+    /// Records whether big files were written with O_DIRECT.
     #[must_use]
     pub fn written(self, direct: bool) -> DiskFacts {
         DiskFacts { direct, ..self }
     }
 
-    /// The busiest disk.
+    /// The disk that was busy for the largest share of the time.
     pub fn busiest(&self) -> Option<&Used> {
         self.used.iter().max_by(|one, other| one.busy.total_cmp(&other.busy))
     }
 }
 
 impl Disks {
-    /// The disks under a path, or under what will hold it once it is made.
+    /// The disks under a path, or under its nearest existing parent.
     pub(crate) fn under(path: &Path) -> Disks {
         let exists = |path: &&Path| path.exists();
         let device = Device::under(path.ancestors().find(exists).unwrap_or(Path::new(".")));
@@ -168,12 +168,12 @@ impl Disks {
         Disks { file_system: device.file_system, members: directories.iter().map(|path| member(path)).collect() }
     }
 
-    /// Whether the file system is one of memory: nothing there is read from a disk.
+    /// Whether the file system is in memory, so that reads never reach a disk.
     pub(crate) fn is_memory(&self) -> bool {
         matches!(self.file_system.as_str(), "tmpfs" | "ramfs" | "devtmpfs" | "hugetlbfs")
     }
 
-    /// Their counters now.
+    /// Reads the current counters of all disks.
     pub(crate) fn read(&self) -> Reading {
         let counters = |member: &Member| {
             let text = std::fs::read_to_string(member.directory.join("stat")).ok()?;
@@ -182,7 +182,7 @@ impl Disks {
         Reading { at: Instant::now(), counters: self.members.iter().filter_map(counters).collect() }
     }
 
-    /// What they did since then.
+    /// Activity of all disks since `before`.
     pub(crate) fn since(&self, before: &Reading) -> DiskFacts {
         let now = self.read();
         let seconds = now.at.saturating_duration_since(before.at).as_secs_f64().max(1e-3);
@@ -218,10 +218,10 @@ impl Disks {
         DiskFacts { file_system: self.file_system.clone(), used: used.collect(), troubles, direct: false }
     }
 
-    /// The member whose requests take much longer than those of its neighbours.
+    /// The member whose requests take much longer than those of the others.
     fn slow_member(&self, array: &Member, deltas: &HashMap<&str, Counters>, seconds: f64) -> Option<Trouble> {
         let busy = |delta: &Counters| (delta.busy_ms as f64 / 1e3 / seconds).min(1.0);
-        // One that is dying may not end a single request while the others end thousands, and is at it all the time.
+        // A dying disk may be busy all the time without completing one request, while the others complete thousands.
         let is_stuck = |delta: &Counters| delta.requests < ENOUGH_REQUESTS && busy(delta) >= STUCK;
         let members: Vec<(&str, &Counters)> =
             array.slaves.iter().filter_map(|name| Some((name.as_str(), deltas.get(name.as_str())?))).collect();
@@ -260,8 +260,8 @@ impl Counters {
         if self.requests == 0 { 0.0 } else { self.waited_ms as f64 / self.requests as f64 }
     }
 
-    /// As [`Counters::wait_ms`], and no less than each request must have taken for the disk to be busy so long: those
-    /// under way are not among those that ended.
+    /// Like [`Counters::wait_ms`], but at least the time per request that the busy time implies. Requests in flight
+    /// have not been counted as completed.
     fn request_ms(&self) -> f64 {
         let fewest = self.requests < ENOUGH_REQUESTS;
         let held = if fewest { self.busy_ms as f64 / (self.requests + 1) as f64 } else { 0.0 };
@@ -269,7 +269,8 @@ impl Counters {
     }
 }
 
-/// A line of `stat`: requests, merges, sectors, ms for reads; the same for writes; under way, busy ms, queue ms.
+/// Parses a line of `stat`: requests, merges, sectors and ms of reads; the same for writes; then requests in flight,
+/// busy ms, queue ms.
 fn parse(text: &str) -> Option<Counters> {
     let fields: Vec<u64> = text.split_ascii_whitespace().map_while(|field| field.parse().ok()).collect();
     let field = |at: usize| fields.get(at).copied();
@@ -283,7 +284,7 @@ fn parse(text: &str) -> Option<Counters> {
     })
 }
 
-/// What `/sys` tells of one block device. A member that is a partition is counted by its disk.
+/// Reads a block device from `/sys`. A partition as a member is counted by its disk.
 fn member(directory: &Path) -> Member {
     let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let slaves = std::fs::read_dir(directory.join("slaves")).into_iter().flatten().flatten();
@@ -297,26 +298,26 @@ fn member(directory: &Path) -> Member {
     Member { name: name(directory), directory: directory.to_owned(), slaves }
 }
 
-/// `vg-root (dm-0)` for what LVM named, else the name.
+/// `vg-root (dm-0)` for a device that LVM named, else the kernel's name.
 fn shown(member: &Member) -> String {
     let mapped = std::fs::read_to_string(member.directory.join("dm/name")).ok();
     let mapped = mapped.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty());
     mapped.map_or_else(|| member.name.clone(), |name| format!("{name} ({})", member.name))
 }
 
-/// Rebuilds and checks under way, and missing members.
+/// Rebuilds and checks in progress, and missing members.
 fn rebuilding(array: &Member) -> Vec<Trouble> {
     let read = |name: &str| std::fs::read_to_string(array.directory.join("md").join(name)).ok();
     let mut troubles = Vec::new();
     let action = read("sync_action").map(|action| action.trim().to_owned());
     if let Some(action) = action.filter(|action| !matches!(action.as_str(), "" | "idle" | "frozen")) {
-        // `123456 / 7890123`, in sectors, or `none`.
+        // The file has `123456 / 7890123`, in sectors, or `none`.
         let done = read("sync_completed").and_then(|text| {
             let (done, all) = text.split_once('/')?;
             let (done, all): (f64, f64) = (done.trim().parse().ok()?, all.trim().parse().ok()?);
             (all > 0.0).then_some(done / all)
         });
-        // KiB per second.
+        // The file has KiB per second.
         let bytes_per_s =
             read("sync_speed").and_then(|text| text.trim().parse::<u64>().ok()).map(|rate| rate.saturating_mul(1024));
         troubles.push(Trouble::Resync { array: shown(array), action, done, bytes_per_s });

@@ -1,4 +1,4 @@
-//! One end of a probe: does what it is ordered, and says what came of it.
+//! One end of a probe: carries out requests and returns the results.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,32 +18,32 @@ use crate::session::{CancelToken, Link};
 use crate::transport::Transport;
 use crate::wire::Message;
 
-/// Share of the time for the tree that goes to listing it; the rest to opening files that are to be tried.
+/// Share of the scan time for listing the tree; the rest is for opening the sample's files.
 const LISTING: f64 = 0.8;
 
-/// What an end works with.
+/// The resources of an end.
 #[derive(Debug)]
 pub(crate) struct Means {
-    /// The connection to the other end.
+    /// The link to the other end.
     pub link: Link,
-    /// Ends the session early.
+    /// Ends the session early from another thread.
     pub cancel: CancelToken,
-    /// Clocks of this process.
+    /// Stage clocks of this process.
     pub ledger: Ledger,
-    /// What moves messages to another machine; none within one process.
+    /// Carries messages to another machine; `None` within one process.
     pub transport: Option<Arc<Transport>>,
-    /// What is read or written here.
+    /// The path to read or write at this end.
     pub path: PathBuf,
-    /// The path whose disk the verdict watches; none where the other end, in the same process, watches.
+    /// The path whose disk the verdict watches. `None` if the other end runs in the same process and watches.
     pub watched: Option<PathBuf>,
-    /// The disks under the path.
+    /// The disks under `path`.
     pub(crate) disks: Disks,
-    /// They have arms.
+    /// Whether those disks are rotational.
     pub(crate) rotational: bool,
 }
 
 impl Means {
-    /// Of an end that reads or writes here.
+    /// Finds the disks of `path`, and takes over the rest.
     pub(crate) fn new(
         link: Link,
         cancel: CancelToken,
@@ -64,25 +64,25 @@ impl Means {
         Means { link, cancel, ledger, transport, path, watched, disks, rotational }
     }
 
-    /// Says a word to the other end.
+    /// Sends a message to the other end.
     pub(super) fn say(&self, word: &Word) -> Result<(), CopyError> {
         let clock = self.ledger.stage("control", Kind::Thread);
         self.link.control_out.push(word.message(), &clock).map_err(|_| self.gone())
     }
 
-    /// The next word of the other end; nothing when it has ended.
+    /// Waits for the other end's next message; `None` when its session has ended.
     pub(super) fn hear(&self) -> Result<Option<Word>, CopyError> {
         let clock = self.ledger.stage("control", Kind::Thread);
         match self.link.control_in.pop(&clock) {
             Some(Message::Counters(json)) => {
-                Word::parse(&json).map(Some).ok_or(CopyError::Meaning("a word that makes no sense"))
+                Word::parse(&json).map(Some).ok_or(CopyError::Meaning("a malformed message of a probe"))
             }
             Some(message) => Err(self.unexpected(message)),
             None => Ok(None),
         }
     }
 
-    /// Why the other end is silent.
+    /// The error for a silent other end.
     pub(super) fn gone(&self) -> CopyError {
         match self.cancel.reason().as_deref() {
             Some(CopyError::Interrupted) => CopyError::Interrupted,
@@ -91,20 +91,20 @@ impl Means {
         }
     }
 
-    /// What to make of a message that does not belong here.
+    /// The error for a message that is not allowed here.
     pub(super) fn unexpected(&self, message: Message) -> CopyError {
         match message {
             Message::Abort { exit_code, text } => CopyError::told(exit_code, text),
             Message::Counters(json) => match Word::parse(&json) {
                 Some(Word::Answer(Answer::Failed { exit_code, text })) => CopyError::Remote { exit_code, text },
-                _ => CopyError::Meaning("a word out of turn"),
+                _ => CopyError::Meaning("a message out of turn"),
             },
-            _ => CopyError::Meaning("a message that no probe sends"),
+            _ => CopyError::Meaning("a message that is not part of a probe"),
         }
     }
 }
 
-/// One end.
+/// The source's or the destination's end of a probe.
 #[derive(Debug)]
 pub(crate) struct End {
     pub(super) means: Means,
@@ -115,7 +115,7 @@ pub(crate) struct End {
 }
 
 impl End {
-    /// The end that has the source.
+    /// Makes the source's end.
     ///
     /// # Errors
     /// [`CopyError::Usage`] with the path and the reason if a source does not exist or cannot be opened.
@@ -126,22 +126,23 @@ impl End {
         Ok(End { means, sources, sample: Sample::default(), files: Files::default(), target: None })
     }
 
-    /// The end that has the destination.
+    /// Makes the destination's end.
     ///
     /// # Errors
-    /// When nothing can be written there.
+    /// [`CopyError::Usage`] or [`CopyError::Disk`] if files cannot be written at the path, with the path and reason.
     pub(crate) fn target(means: Means) -> Result<End, CopyError> {
         let target = Some(Target::open(&means.path)?);
         Ok(End { means, sources: Vec::new(), sample: Sample::default(), files: Files::default(), target })
     }
 
-    /// Does what the other end orders until it has ended.
+    /// Carries out the other end's requests until its session ends.
     ///
     /// # Errors
-    /// When the connection breaks, or an order cannot be carried out. The other end has been told.
+    /// [`CopyError::Network`] if the connection breaks, [`CopyError::Meaning`] for a message out of turn. Any error of
+    /// a request, after the other end has been told.
     pub(crate) fn serve(mut self) -> Result<(), CopyError> {
         while let Some(word) = self.means.hear()? {
-            let Word::Request(order) = word else { return Err(CopyError::Meaning("a word out of turn")) };
+            let Word::Request(order) = word else { return Err(CopyError::Meaning("a message out of turn")) };
             match self.perform(order) {
                 Ok(answer) => self.means.say(&Word::Answer(answer))?,
                 Err(error) => {
@@ -154,7 +155,7 @@ impl End {
         Ok(())
     }
 
-    /// Does one thing.
+    /// Carries out one request.
     pub(super) fn perform(&mut self, order: Request) -> Result<Answer, CopyError> {
         match order {
             Request::Scan { seconds, one_file_system } => {
@@ -190,7 +191,7 @@ impl End {
         }
     }
 
-    /// Whether the source has files of this kind that can be read.
+    /// Whether this is the source's end.
     pub(super) fn is_source(&self) -> bool {
         self.target.is_none()
     }

@@ -1,4 +1,4 @@
-//! How much a tree holds that there was no time to list all of.
+//! Estimates the size of a tree that was too large to list in the time.
 
 use std::path::{Path, PathBuf};
 
@@ -7,32 +7,32 @@ use serde::{Deserialize, Serialize};
 
 use super::tree::Tree;
 
-/// Directories that must have been listed before the others are taken to be like them. A guess.
+/// Least listed directories before the remaining ones are assumed to be similar. Guess.
 const ENOUGH_DIRECTORIES: u64 = 16;
-/// What a small file takes on a disk beyond its content, in bytes: half a page.
+/// Disk space of a small file beyond its content, in bytes: half a page.
 const SLACK_BYTES: u64 = 2048;
 
-/// What the size of a tree was estimated from.
+/// The basis of an estimate of a tree's size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Basis {
-    /// The tree is a whole file system, which tells how much it holds.
+    /// The tree is a whole file system, and statvfs(3) reports its total use.
     FileSystem,
-    /// Directories that were found and not listed are taken to be like those that were. They have others below
-    /// them, so that this is rather too little.
+    /// The unlisted directories are assumed to be like the listed ones. They have subdirectories that were not seen, so
+    /// this underestimates.
     Directories,
 }
 
-/// What a file system says of itself (statvfs(3)).
+/// Use of a whole file system, as it reports it (statvfs(3)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Whole {
     used_bytes: u64,
-    /// Not every file system counts them.
+    /// `None` for file systems that do not count inodes.
     used_inodes: Option<u64>,
 }
 
-/// Estimates what a tree holds of which so many directories were listed, and so many not. `one_device`: nothing of
-/// another file system was found.
+/// Estimates the totals of a tree from `seen`, with `listed` directories listed and `left` directories left over.
+/// `one_device`: all of it is on one file system.
 pub(super) fn estimate(seen: &Tree, paths: &[PathBuf], one_device: bool, listed: u64, left: u64) -> Tree {
     let whole = match paths {
         [path] if one_device => whole(path),
@@ -45,7 +45,7 @@ pub(super) fn estimate(seen: &Tree, paths: &[PathBuf], one_device: bool, listed:
     }
 }
 
-/// The file system whose root is mounted at this path.
+/// The use of the file system that is mounted at this path, if its root is.
 fn whole(path: &Path) -> Option<Whole> {
     let mounted = std::fs::read("/proc/self/mountinfo").ok()?;
     let point = path.canonicalize().ok()?;
@@ -59,7 +59,7 @@ fn whole(path: &Path) -> Option<Whole> {
     })
 }
 
-/// Whether the mount that is seen at a path, the last one there, is not of a part of its file system.
+/// Whether the topmost mount at a path shows a whole file system, and not a subdirectory of one.
 fn is_whole(mounted: &[u8], point: &Path) -> bool {
     mounts(mounted).iter().rfind(|mount| mount.path == point).is_some_and(|mount| mount.root == "/")
 }
@@ -75,7 +75,8 @@ fn by_file_system(seen: &Tree, whole: Whole) -> Tree {
         None => whole.used_bytes as f64 / seen.bytes().max(1) as f64,
     };
     let (small_files, small_bytes) = (times(seen.small_files, factor), times(seen.small_bytes, factor));
-    // What is not of small files is of big ones: few of them hold most of it, and may not have been seen.
+    // All bytes beyond the small files' belong to big files. A few of them hold most of the bytes, and the scan may
+    // have missed them.
     let rest = whole.used_bytes.saturating_sub(small_bytes).saturating_sub(small_files.saturating_mul(SLACK_BYTES));
     Tree {
         small_files,

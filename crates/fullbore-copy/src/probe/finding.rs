@@ -1,10 +1,10 @@
-//! Which part holds a copy up, and what would help.
+//! Finds the part that limits a copy, and what would help.
 //!
-//! As everywhere, two signals have to agree. The one is the engine's verdict on the trial of everything,
-//! at each end: clocks of the stages and counters of the kernel, which agreed there already. The other is
-//! an intervention: without the part (the trials of pairs leave one out) it goes faster, and without the
-//! others it does not. Where an end is confident and the intervention does not contradict it, that part is
-//! named; where the verdict is undecided, the intervention and the part's own ceiling have to agree.
+//! As everywhere in fullbore, two signals have to agree. The first is the engine's verdict on the trial of everything,
+//! at each end: stage clocks and kernel counters, which already agreed there. The second is an intervention: the trials
+//! of pairs leave out one part. A part is the limit if the copy is faster without it, and no faster without the others.
+//! If an end is confident and the intervention does not contradict it, that part is named. If the verdict is undecided,
+//! the intervention and the part's own ceiling have to agree.
 
 use fullbore_engine::verdict::remote::{Signal, agreed};
 use fullbore_engine::verdict::thresholds::{GAIN, MANY_TIMES, UNUSED};
@@ -15,28 +15,28 @@ use super::prediction::{Part, Prediction, alone};
 use super::read::Class;
 use crate::judgement::Attribution;
 
-/// What holds it up.
+/// The limiting part of a copy, with all signals.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Finding {
-    /// The part; none if no two signals agree.
+    /// The limit; `None` if no two signals agree.
     pub part: Option<Part>,
-    /// What the engine's verdict says, at the end that knows.
+    /// The engine's verdict, from the end that knows.
     pub judged: Option<Part>,
-    /// As that end words it.
+    /// The verdict in the words of that end.
     pub words: String,
-    /// What leaving parts out says.
+    /// The part that the intervention points to.
     pub intervened: Option<Part>,
-    /// The part whose relief would help, by arithmetic.
+    /// The part that would help most if it were faster, by arithmetic.
     pub modelled: Option<Part>,
     /// The kind of files that takes most of the time.
     pub class: Option<Class>,
-    /// How much of each part the trial of everything used, the fullest first.
+    /// Share of each part's capacity that the trial of everything used, highest first.
     pub used: Vec<(Part, f64)>,
-    /// The part behind it, and how many times as much it could do.
+    /// The next limit after `part`, and how many times the current rate it could carry.
     pub next: Option<(Part, f64)>,
 }
 
-/// Looks for it.
+/// Combines the signals into a finding.
 pub(crate) fn find(figures: &Figures, prediction: &Prediction) -> Finding {
     let time_of = |class: Class| {
         figures.trial(Joint::Whole, class).map_or(0.0, |trial| match class {
@@ -74,8 +74,8 @@ fn per_s(trial: &Trial, class: Class) -> f64 {
     }
 }
 
-/// What the trial of everything blames, and in its words: the engine's verdict of both ends, but what only flushed for
-/// the larger part of its time waited for the destination, whatever held it up before.
+/// The part that the trial of everything blames, and why, from the verdicts of both ends. A trial that flushed for
+/// longer than it sent waited for the destination's disk, whatever delayed it before.
 fn judged(whole: &Trial) -> (Option<Part>, String) {
     let stream_s = whole.flow.bytes as f64 / whole.flow.steady.max(1.0);
     let flush_s = whole.landed.flush_s;
@@ -93,11 +93,12 @@ fn judged(whole: &Trial) -> (Option<Part>, String) {
     }
 }
 
-/// What leaving the source, or the destination, out of the trial says; `slow` is known to be so by something else.
+/// The part that stands out when the trials leave out source or destination. `slow` is the part that another signal
+/// points to.
 fn intervened(figures: &Figures, class: Class, rate: f64, slow: Option<Part>) -> Option<Part> {
     let without = |part: Part, joint: Joint| {
         let gain = figures.trial(joint, class).map(|trial| per_s(trial, class) / rate - 1.0);
-        // Where there was no time for that trial, to leave out what has hardly anything to do brings nothing.
+        // If there was no time for that trial: leaving out a part with hardly any work gains nothing.
         gain.or_else(|| (rate * alone(figures, part, class) < UNUSED).then_some(0.0))
     };
     let (read, write) = (without(Part::Read, Joint::SendWrite)?, without(Part::Write, Joint::ReadSend)?);
@@ -107,7 +108,7 @@ fn intervened(figures: &Figures, class: Class, rate: f64, slow: Option<Part>) ->
     } else if stands_out(write, read) {
         Some(Part::Write)
     } else {
-        // Neither of the ends: what lies between them, if it is known to be slow.
+        // Neither end stands out: the network between them does, if another signal says that it is slow.
         let neither = read < GAIN && write < GAIN;
         slow.filter(|part| *part == Part::Network && neither && !figures.local)
     }

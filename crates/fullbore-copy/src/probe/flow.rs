@@ -1,7 +1,7 @@
-//! Content on its way: trials with the queues, connections, hashes and acknowledgements of a copy.
+//! Trials that send content through the queues, connections, hashes and acknowledgements of a copy.
 //!
-//! What may be under way grows as acknowledgements come, up to part of a second's worth: a trial on a slow path
-//! has to end in time, one on a fast path has to fill it.
+//! The allowance of bytes in flight grows with acknowledgements, up to the content of part of a second. So a trial on a
+//! slow path ends in time, and one on a fast path fills it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,81 +26,82 @@ use crate::sender::{LOCAL_WINDOW_BYTES, REMOTE_WINDOW_BYTES, WINDOW_RECORDS};
 use crate::transport::Path;
 use crate::wire::{Block, Message, PACK_BYTES, PACK_FILES, Pack, Packed, Payload, SMALL_BYTES};
 
-/// Permits that are held back until acknowledgements come.
+/// Size of the permits that are held back until acknowledgements arrive.
 const HELD_BACK_BYTES: u64 = 256 << 10;
-/// What a permit counts beyond its content, as in a copy.
+/// Overhead of a record in the window beyond its content, as in a copy.
 const HEAD_BYTES: u64 = 4096;
-/// Records under way, so that none is a large part of what is allowed; and for each connection, so that all are busy.
+/// Least records that share the allowance, so that none is a large part of it. Then the same for each connection, so
+/// that all stay busy.
 const PARTS: u64 = 8;
 const PARTS_OF_STREAM: u64 = 2;
-/// Smallest record of a path that is not known yet.
+/// Smallest record on a path whose rate is not known yet.
 const SMALLEST_RECORD: u64 = 16 << 10;
-/// What is under way is at most what is acknowledged in this time, or in so many round trips: it takes as long to arrive
-/// when the trial is over.
+/// Most data in flight, as seconds of the acknowledged rate, or as the given number of round trips if that is more. It
+/// takes as long to arrive after the trial.
 pub(super) const UNDER_WAY_S: f64 = 0.4;
 const UNDER_WAY_TRIPS: f64 = 4.0;
-/// How often clocks are looked at while nothing comes.
+/// Interval for looking at clocks while no message arrives.
 const LOOK: Duration = Duration::from_millis(20);
-/// Time for what is under way after the end of a trial.
+/// Time limit for data in flight to arrive after a trial.
 const DRAIN_TIME: Duration = Duration::from_secs(30);
-/// Of a trial, what a path takes to come up to speed.
+/// Share of a trial that is ignored while the path comes up to speed.
 const RAMP_SHARE: f64 = 0.35;
 
-/// What the kernel says of the connections of a trial.
+/// Kernel figures of the connections of a trial.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PathFacts {
-    /// Connections with content; none by ssh's pipe, or on one machine.
+    /// Number of connections with content; 0 with ssh's pipe or on one machine.
     pub streams: usize,
-    /// Smallest round trip, microseconds.
+    /// Smallest round-trip time, in microseconds.
     pub round_trip_us: u64,
-    /// Segments sent again, of all sent.
+    /// Retransmitted segments as a share of all sent.
     pub loss: f64,
-    /// Of the time with data under way: held up by the receiver's window, and by our send buffer.
+    /// Share of the busy time that the receiver's window limited.
     pub receiver_limited: f64,
-    /// By our send buffer.
+    /// Share of the busy time that this machine's send buffer limited.
     pub buffer_limited: f64,
-    /// Congestion control that was put on them.
+    /// Congestion control that the probe set on the connections; `None` for the system's.
     pub control: Option<String>,
 }
 
-/// What the sender saw.
+/// Measurements of a trial at the sender.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Flow {
-    /// Acknowledged bytes.
+    /// Acknowledged bytes of content.
     pub bytes: u64,
-    /// Files, or blocks.
+    /// Acknowledged files, or blocks of big files.
     pub items: u64,
-    /// Until everything was acknowledged.
+    /// Seconds until everything was acknowledged.
     pub seconds: f64,
-    /// Bytes per second once the path was up to speed.
+    /// Bytes per second after the path came up to speed.
     pub steady: f64,
-    /// The connections.
+    /// Figures of the connections.
     pub path: PathFacts,
-    /// This end's verdict.
+    /// The sender's verdict.
     pub judgement: Judgement,
-    /// The source's disks.
+    /// Activity of the source's disks.
     pub disks: DiskFacts,
 }
 
-/// What the receiver saw.
+/// Measurements of a trial at the receiver.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Landed {
-    /// Bytes written.
+    /// Bytes of content that were written.
     pub bytes: u64,
-    /// How long the flush took.
+    /// Duration of the flush after the trial, in seconds.
     pub flush_s: f64,
-    /// It ended in this time; else it took longer than a probe waits.
+    /// Whether the flush ended within a probe's time limit.
     pub flushed: bool,
-    /// This end's verdict.
+    /// The receiver's verdict.
     pub judgement: Judgement,
-    /// The destination's disks.
+    /// Activity of the destination's disks.
     pub disks: DiskFacts,
 }
 
 /// Clocks and verdict of one trial.
 struct Watch<'a> {
     means: &'a Means,
-    /// None where the other end, in the same process, watches for both.
+    /// `None` if the other end runs in the same process and samples for both.
     sampler: Option<Sampler>,
     before: LedgerReading,
 }
@@ -134,11 +135,11 @@ fn since(now: &[StageReading], before: &[StageReading]) -> Vec<StageReading> {
     now.iter().map(|stage| earlier(stage).map_or_else(|| stage.clone(), |earlier| stage.since(earlier))).collect()
 }
 
-/// What may be under way, and what is.
+/// The bytes that may be in flight, and the records that are.
 struct Allowance {
     window: Window,
     held_back: Mutex<Vec<Permit>>,
-    /// By number, with the length of their content.
+    /// Records in flight by sequence number, with the length of their content.
     under_way: Mutex<HashMap<u64, (Permit, u64)>>,
     allowed: AtomicU64,
     parts: u64,
@@ -150,7 +151,7 @@ struct Allowance {
 }
 
 impl Allowance {
-    /// `path` leads to another machine.
+    /// Starts with `first` bytes allowed. `path` is `None` within one machine, where the whole window is allowed.
     fn new(path: Option<&Path>, first: u64) -> Allowance {
         let remote = path.is_some();
         let trip_s = path.and_then(|path| path.round_trip).map_or(0.0, |trip| trip.as_secs_f64());
@@ -181,7 +182,7 @@ impl Allowance {
         (self.allowed.load(Ordering::Relaxed) / self.parts).clamp(SMALLEST_RECORD, PACK_BYTES as u64) as usize
     }
 
-    /// So much was acknowledged, and that is the rate: more may be under way.
+    /// Raises the allowance by the acknowledged bytes, up to the limit for this rate.
     fn grow(&self, acknowledged: u64, rate: f64) {
         let most = (rate * self.under_way_s) as u64;
         let mut held_back = self.held_back.lock().unwrap_or_else(PoisonError::into_inner);
@@ -193,7 +194,7 @@ impl Allowance {
         self.allowed.store(allowed, Ordering::Relaxed);
     }
 
-    /// Lets everybody go who waits for a permit.
+    /// Releases every thread that waits for a permit.
     fn end(&self) {
         self.over.store(true, Ordering::Release);
         self.under_way().clear();
@@ -201,7 +202,7 @@ impl Allowance {
     }
 }
 
-/// Where records come from.
+/// The source of a trial's records.
 struct Source<'a> {
     files: &'a Files,
     source_mode: SourceMode,
@@ -209,7 +210,7 @@ struct Source<'a> {
     hash: [u8; 32],
 }
 
-/// Sends until the time is up or so many bytes are sent, and until all is acknowledged.
+/// Sends until the time is up or `most_bytes` are sent, then waits until all of it is acknowledged.
 pub(super) fn send(
     means: &Means,
     files: &Files,
@@ -239,7 +240,7 @@ pub(super) fn send(
             .collect();
         let result = listen(means, &allowance, began, time, &mut curve, || readers.iter().all(|one| one.is_finished()));
         if result.is_err() {
-            // The session is over: nobody shall wait for room in its queue.
+            // The session is over. No thread may keep waiting for room in its queue.
             means.link.data.break_off();
         }
         allowance.end();
@@ -268,7 +269,7 @@ fn path_facts(means: &Means, before: Option<&Path>, sending: &SendReading) -> Pa
     PathFacts {
         streams: path.streams,
         round_trip_us: path.round_trip.map_or(0, |trip| trip.as_micros() as u64),
-        // Over the whole session: a trial alone has too few segments to tell small losses.
+        // Loss is for the whole session, as one trial has too few segments to show small rates.
         loss: path.loss.max(before.map_or(0.0, |before| before.loss)),
         receiver_limited: sending.receiver_limited_us as f64 / busy,
         buffer_limited: sending.buffer_limited_us as f64 / busy,
@@ -276,7 +277,7 @@ fn path_facts(means: &Means, before: Option<&Path>, sending: &SendReading) -> Pa
     }
 }
 
-/// Bytes per second behind the first part of a trial; `curve` has times and sums.
+/// Bytes per second after the ramp-up of a trial. `curve` has pairs of time and total bytes.
 fn steady(curve: &[(f64, u64)], seconds: f64) -> f64 {
     let last = curve.iter().rev().find(|(at, _)| *at <= seconds).copied().unwrap_or_default();
     let end = if last.0 > seconds * 0.7 { last } else { curve.last().copied().unwrap_or_default() };
@@ -288,7 +289,7 @@ fn steady(curve: &[(f64, u64)], seconds: f64) -> f64 {
     }
 }
 
-/// A thread that makes records and puts them on their way.
+/// A thread that makes records and queues them for sending.
 fn supply_records(means: &Means, allowance: &Allowance, source: &Source<'_>, until: Instant, most_bytes: u64) {
     let clock = means.ledger.stage("read", Kind::Thread);
     clock.adopt_thread();
@@ -357,14 +358,14 @@ fn supply_records(means: &Means, allowance: &Allowance, source: &Source<'_>, unt
                 payload,
             }),
         };
-        // A closed queue belongs to a session that ends; its reason is known to the cancel token.
+        // A closed queue means that the session ends; the cancel token has the reason.
         if means.link.data.push(message, &clock).is_err() {
             return;
         }
     }
 }
 
-/// Takes acknowledgements until all is acknowledged.
+/// Processes acknowledgements until everything is acknowledged.
 fn listen(
     means: &Means,
     allowance: &Allowance,
@@ -400,7 +401,7 @@ fn listen(
     }
 }
 
-/// Receives until the sender says that it was all.
+/// Receives until the sender ends the trial.
 pub(super) fn receive(means: &Means, sink: SinkMode, target: Option<&Target>) -> Result<Landed, CopyError> {
     let target = match (sink, target) {
         (SinkMode::Write, None) => return Err(CopyError::Meaning("nothing can be written here")),

@@ -1,4 +1,4 @@
-//! What of a file is in memory: the one question that needs a map of the file.
+//! Finds which part of a file is in the page cache. This needs a memory map of the file, and so unsafe code.
 
 #![allow(unsafe_code)]
 
@@ -6,11 +6,11 @@ use std::fs::File;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::MetadataExt as _;
 
-/// Bytes asked about at once: a vector of 16,384 pages.
+/// Bytes mapped at once: a vector of 16,384 pages.
 const MAP_BYTES: u64 = 64 << 20;
 
-/// Bytes of a part of a file that are in the page cache (mincore(2)), and bytes that were asked about.
-/// Nothing where the kernel does not tell: since 5.2 it tells only owners and those who may write.
+/// Bytes of a part of a file that are in the page cache (mincore(2)), and bytes examined. `None` if the kernel does not
+/// tell: since 5.2 it tells only owners and those who may write.
 pub(super) fn resident(file: &File, offset: u64, length: u64) -> Option<(u64, u64)> {
     let page = rustix::param::page_size() as u64;
     let metadata = file.metadata().ok()?;

@@ -1,9 +1,9 @@
-//! How long the copy will take: arithmetic on what was measured.
+//! Predicts how long the copy will take, by arithmetic on the measurements.
 //!
-//! Every kind of files has a cost for each part: seconds per byte of a big file, seconds per small file.
-//! A part's time is its costs times the tree. Together they take what the trial of everything took; where
-//! two kinds are held up by different parts, they run beside each other, else one after the other. What
-//! is flushed is flushed while the next group arrives, as the copy's committer does it.
+//! Each kind of files has a cost for each part: seconds per byte of a big file, seconds per small file. A part's time
+//! is its costs times the tree's totals. All parts together take the time of the trial of everything. Two kinds of
+//! files that different parts limit overlap; else they run one after the other. Each group is flushed while the next
+//! one arrives, as the copy's committer does.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::receiver::LISTING_TIME;
 use crate::sender::compress;
 use crate::transport::grow;
 
-/// Longest time that a path is believed to take to come up to speed. Guess.
+/// Longest ramp-up time of a path that is taken as real. Guess.
 const RAMP: Duration = Duration::from_secs(3);
 
 /// A part of a copy.
@@ -29,24 +29,24 @@ pub(crate) enum Part {
     Read,
     /// The source's processor: hash and cipher.
     SourceCpu,
-    /// Connections.
+    /// The network: all connections together.
     Network,
     /// The destination's processor.
     TargetCpu,
-    /// The destination's disk, flush included.
+    /// The destination's disk, including the flush.
     Write,
 }
 
 impl Part {
-    /// All, in the order of the data.
+    /// All parts in the order of the data.
     pub(crate) const ALL: [Part; 5] = [Part::Read, Part::SourceCpu, Part::Network, Part::TargetCpu, Part::Write];
 
-    /// Whether it is a processor.
+    /// Whether it is one of the processors.
     pub(crate) fn is_cpu(self) -> bool {
         matches!(self, Part::SourceCpu | Part::TargetCpu)
     }
 
-    /// As a person says it.
+    /// The name of the part in reports.
     pub(crate) fn words(self) -> &'static str {
         match self {
             Part::Read => "reading the source",
@@ -58,8 +58,8 @@ impl Part {
     }
 }
 
-/// How much faster a unit travels when it is compressed, as a copy does where it pays: where the network has most of the time
-/// and it becomes faster by enough. 1 where it does not.
+/// Factor by which compression speeds up a unit of this kind; 1 where a copy would not compress. A copy compresses if
+/// the network takes most of the time and the gain is large enough.
 fn compression(figures: &Figures, class: Class, stream_s: f64) -> f64 {
     let network_s = alone(figures, Part::Network, class);
     let Some(found) = figures.source.compress.filter(|found| found.left <= compress::WORTH) else { return 1.0 };
@@ -74,36 +74,36 @@ fn compression(figures: &Figures, class: Class, stream_s: f64) -> f64 {
     if gain >= compress::GAIN { gain } else { 1.0 }
 }
 
-/// Seconds that the copy will take.
+/// Predicted times of a copy, in seconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Prediction {
-    /// All of it.
+    /// Time of the whole copy.
     pub seconds: f64,
-    /// Of it, ssh, connections, listing, coming up to speed.
+    /// Share of `seconds` for ssh, connections, listing and ramp-up.
     pub fixed_s: f64,
-    /// Of it, the last flush.
+    /// Share of `seconds` for the last flush.
     pub final_sync_s: f64,
-    /// What each part takes by itself, for the whole tree.
+    /// Time that each part needs alone, for the whole tree.
     pub parts: Vec<(Part, f64)>,
-    /// What the copy would take if a part took no time.
+    /// Time of the copy if this part took no time.
     pub without: Vec<(Part, f64)>,
-    /// How much faster the copy would be if a part were faster by a quarter.
+    /// Speed-up of the copy if this part were faster by a quarter: 0.1 for 10 %.
     pub quarter: Vec<(Part, f64)>,
-    /// There is more in the tree than was seen: it takes longer.
+    /// The scan did not see all of the tree, and there is no estimate: the copy takes longer than this.
     pub at_least: bool,
-    /// Not all of the tree was seen: how much it holds is estimated.
+    /// The scan did not see all of the tree; the totals are an estimate.
     pub estimate: bool,
 }
 
 impl Prediction {
-    /// What a part takes by itself.
+    /// Seconds that a part needs alone.
     #[cfg(test)]
     pub(crate) fn part(&self, part: Part) -> f64 {
         self.parts.iter().find(|(known, _)| *known == part).map_or(0.0, |(_, seconds)| *seconds)
     }
 
-    /// The part that a quarter more of would speed the copy by a tenth, if no other does much: what the matrix of
-    /// verdicts calls the limit.
+    /// The limit, as the matrix of verdicts defines it: a quarter more of this part speeds the copy up by a tenth, and
+    /// of no other part by much.
     pub(crate) fn limit(&self) -> Option<Part> {
         let helps = |least: f64| self.quarter.iter().filter(move |(_, gain)| *gain >= least).map(|(part, _)| *part);
         let mut limits = helps(GAIN);
@@ -112,7 +112,7 @@ impl Prediction {
         alone.then_some(limit)
     }
 
-    /// What removing a part saves.
+    /// Seconds that the copy would save without this part.
     pub(crate) fn saves(&self, part: Part) -> f64 {
         let without =
             self.without.iter().find(|(known, _)| *known == part).map_or(self.seconds, |(_, seconds)| *seconds);
@@ -120,14 +120,14 @@ impl Prediction {
     }
 }
 
-/// Cost of one unit: a byte of a big file, a small file.
+/// Cost of one unit: one byte of a big file, or one small file.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Cost {
     stream_s: f64,
     flush_s: f64,
 }
 
-/// Seconds a unit, alone.
+/// Seconds per unit of a part that works alone.
 pub(super) fn alone(figures: &Figures, part: Part, class: Class) -> f64 {
     let mean = match class {
         Class::Big => 1.0,
@@ -151,7 +151,7 @@ pub(super) fn alone(figures: &Figures, part: Part, class: Class) -> f64 {
                 (one, other) => one.or(other).unwrap_or(0.0),
             }
         }
-        // A local copy has no cipher; it hashes once on each side.
+        // A local copy has no cipher; it hashes once at each side.
         Part::SourceCpu | Part::TargetCpu => {
             let compute = if part == Part::SourceCpu { &figures.source } else { &figures.target };
             let cipher = if figures.local { 0.0 } else { per_byte(compute.aes.max(compute.chacha)) };
@@ -176,7 +176,7 @@ fn together(figures: &Figures, joint: Joint, class: Class) -> Option<Cost> {
     if units == 0.0 || trial.flow.steady <= 0.0 {
         return None;
     }
-    // A copy's files get names besides, which a probe's may not: a rename changes what making a file does.
+    // A copy also renames its files, which a probe cannot do: the rename changes the cost of creating a file.
     let naming_s = match (class, joint) {
         (Class::Small, Joint::Whole | Joint::SendWrite) => figures.write.create_s / figures.write.threads.max(1) as f64,
         _ => 0.0,
@@ -193,7 +193,7 @@ fn units(figures: &Figures, class: Class) -> f64 {
 
 const CLASSES: [Class; 2] = [Class::Big, Class::Small];
 
-/// What the copy of this tree will take.
+/// Predicts the copy of this tree.
 pub(crate) fn predict(figures: &Figures) -> Prediction {
     let tree = &figures.tree;
     let ramp_s = figures.streams.as_ref().map_or(0.0, |flow| {
@@ -201,7 +201,7 @@ pub(crate) fn predict(figures: &Figures) -> Prediction {
         (flow.seconds - steady_s).clamp(0.0, RAMP.as_secs_f64())
     });
     let begun_s = figures.setup_s + tree.seconds.min(LISTING_TIME.as_secs_f64()) + ramp_s;
-    // A kind that was not tried by itself is taken for the other one, with its costs by the parts alone.
+    // A kind without trials of its own gets the costs of the slowest part alone.
     let costs = |without: Option<Part>| -> [Cost; 2] {
         CLASSES.map(|class| {
             let slowest = Part::ALL
@@ -250,8 +250,8 @@ pub(crate) fn predict(figures: &Figures) -> Prediction {
     }
 }
 
-/// Time that is lost until there are as many connections as help, of a job that takes so long with all of them, in which
-/// the network is busy for so long.
+/// Time lost while a copy still has fewer connections than help. `whole_s` is its time with all of them, `network_s`
+/// the time in which the network is busy.
 fn growing_s(figures: &Figures, whole_s: f64, network_s: f64) -> f64 {
     let grown = figures.streams.as_ref().map_or(0.0, |flow| flow.steady);
     let needed = grown * if whole_s > 0.0 { (network_s / whole_s).min(1.0) } else { 0.0 };
@@ -272,7 +272,7 @@ fn waited_for_path(figures: &Figures, class: Class) -> bool {
     })
 }
 
-/// The cost with a part that is a quarter faster.
+/// The cost of a unit if one part were faster by a quarter.
 fn relieved(figures: &Figures, class: Class, cost: Cost, part: Part) -> Cost {
     let flushes = cost.flush_s > FLUSHES * (cost.stream_s + cost.flush_s);
     let slowest = |relief: Option<Part>| {
@@ -282,7 +282,8 @@ fn relieved(figures: &Figures, class: Class, cost: Cost, part: Part) -> Cost {
     };
     let before = slowest(None);
     let faster = if before <= 0.0 || cost.stream_s > SHARED * before {
-        // No part alone is so slow: what they share is the processor, unless an end was sure that it waited for the path.
+        // No part alone is as slow as this. The parts share the processor, unless an end is sure that it waited for the
+        // path.
         if part.is_cpu() && !waited_for_path(figures, class) { QUARTER_FASTER } else { 1.0 }
     } else {
         slowest(Some(part)) / before
@@ -291,7 +292,7 @@ fn relieved(figures: &Figures, class: Class, cost: Cost, part: Part) -> Cost {
     Cost { stream_s: cost.stream_s * faster, flush_s: cost.flush_s * flush }
 }
 
-/// Time of the job by these costs, and of its last flush.
+/// Time of the whole job at these costs, and of its last flush.
 fn job(figures: &Figures, costs: &[Cost; 2], without: Option<Part>, relief: Option<Part>) -> (f64, f64) {
     let alone =
         |figures, part, class| alone(figures, part, class) * if Some(part) == relief { QUARTER_FASTER } else { 1.0 };
@@ -326,7 +327,7 @@ fn job(figures: &Figures, costs: &[Cost; 2], without: Option<Part>, relief: Opti
     let of_stream = |seconds: f64| seconds / stream_s.max(1e-9);
     let worth = (GROUP_WORTH_BYTES as f64 / bytes).max(of_stream(GROUP_WORTH_TIME.as_secs_f64()));
     let group = worth.min(GROUP_BYTES as f64 / bytes).min(of_stream(GROUP_TIME_MS as f64 / 1e3)).min(1.0);
-    // What was written behind the cache while content came took the disk's time as the flush does.
+    // Writeback during the copy takes disk time just as the flush does.
     let disk_s = if without == Some(Part::Write) { 0.0 } else { each(&|_, class| alone(figures, Part::Write, class)) };
     let whole_s = (stream_s + group * flush_s).max(group * stream_s + flush_s).max(disk_s);
     (whole_s, whole_s - stream_s)
@@ -365,7 +366,7 @@ pub(super) mod tests {
         Some(Rate { bytes, items, seconds: 1.0 })
     }
 
-    /// 20 GB in big files and 100,000 files of 10 kB; a link of 100 MB/s, a disk of 200 MB/s behind it.
+    /// 20 GB in big files and 100,000 files of 10 kB; a link of 100 MB/s, then a disk of 200 MB/s.
     pub(crate) fn figures() -> Figures {
         let compute = Compute { cores: 4, hash: 4e9, aes: 4e9, chacha: 1e9, compress: None };
         Figures {
@@ -412,7 +413,7 @@ pub(super) mod tests {
         assert!((prediction.seconds - network - 1.5).abs() < 1.0, "{prediction:?}");
         assert!((prediction.part(Part::Network) - 210.0).abs() < 0.1);
         assert!((prediction.part(Part::Read) - 60.0).abs() < 0.1);
-        // Without the network the disk behind it is the limit: 100 s + 12.5 s.
+        // Without the network the disk is the limit: 100 s + 12.5 s.
         assert!((prediction.saves(Part::Network) - (network + 0.5 - 112.5)).abs() < 2.0, "{prediction:?}");
         assert!(prediction.saves(Part::Read) < 4.0, "{prediction:?}");
         assert!(!prediction.at_least);
@@ -424,7 +425,7 @@ pub(super) mod tests {
         figures.tree = Tree { big_files: 1, big_bytes: 200_000_000, complete: true, ..Tree::default() };
         figures.trials = vec![trial(Joint::Whole, Class::Big, 100_000_000, 100, 100e6, 1.0)];
         (figures.setup_s, figures.write.big) = (0.0, rate(100_000_000, 100));
-        // The first second's is flushed while the second one's arrives.
+        // The first second's data is flushed while the second's arrives.
         let short = predict(&figures);
         assert!((short.seconds - 3.0).abs() < 0.1 && (short.final_sync_s - 1.0).abs() < 0.1, "{short:?}");
         figures.tree.big_bytes = 50_000_000;
@@ -433,13 +434,13 @@ pub(super) mod tests {
         figures.tree.big_bytes = 20_000_000_000;
         let long = predict(&figures);
         assert!((200.0..203.0).contains(&long.seconds), "{long:?}");
-        // A disk that is half as fast as what arrives works from the first second on.
+        // A disk that is half as fast as the arriving data works from the first second on.
         figures.trials = vec![trial(Joint::Whole, Class::Big, 100_000_000, 100, 100e6, 2.0)];
         figures.tree.big_bytes = 1_000_000_000;
         let behind = predict(&figures);
         assert!((behind.seconds - 21.0).abs() < 0.1 && (behind.final_sync_s - 11.0).abs() < 0.1, "{behind:?}");
         assert_eq!(behind.limit(), Some(Part::Write), "{behind:?}");
-        // What went to it while content came needs its time as what the flush showed.
+        // Data that went to the disk while content arrived took disk time, like the flush.
         figures.trials[0].landed.flush_s = 1.0;
         figures.write.big = rate(50_000_000, 50);
         let cached = predict(&figures);
@@ -479,12 +480,12 @@ pub(super) mod tests {
         figures.growth = vec![50e6, 75e6];
         let lost_s = |figures: &Figures, grown: &Prediction| predict(figures).seconds - grown.seconds;
         assert!((lost_s(&figures, &grown) - 2.25).abs() < 0.1, "{}", lost_s(&figures, &grown));
-        // Where the disk behind it is slower than that, nothing is lost.
+        // If the disk is slower than that, nothing is lost.
         figures.write.big = rate(40_000_000, 40);
         figures.trials = vec![trial(Joint::Whole, Class::Big, 40_000_000, 40, 39e6, 0.0)];
         let slow = predict(&Figures { growth: Vec::new(), ..figures.clone() });
         assert!(lost_s(&figures, &slow).abs() < 0.1, "{}", lost_s(&figures, &slow));
-        // A job that is over before: all of it at half the rate.
+        // A job that ends before the first increase runs at half the rate throughout.
         figures.tree = Tree { big_files: 1, big_bytes: 98_000_000, complete: true, ..Tree::default() };
         figures.trials = vec![trial(Joint::Whole, Class::Big, 100_000_000, 100, 98e6, 0.0)];
         figures.write.big = rate(200_000_000, 200);
@@ -502,7 +503,7 @@ pub(super) mod tests {
         assert!((predict(&figures).seconds - 100.0).abs() < 1.0);
         figures.source.compress = compress(0.5);
         assert!((predict(&figures).seconds - 50.0).abs() < 1.0, "{:?}", predict(&figures));
-        // Then the disk behind it is the limit.
+        // Then the disk is the limit.
         figures.source.compress = compress(0.1);
         assert!((predict(&figures).seconds - 49.0).abs() < 1.0, "{:?}", predict(&figures));
     }

@@ -1,8 +1,8 @@
-//! Reading trials, on the real files.
+//! Reading trials on the real files.
 //!
-//! What is in memory is left there, so that the copy that follows finds what the probe found: files that
-//! are cached are read around the cache (O_DIRECT), others through it, and are dropped from it again, each
-//! by itself (posix_fadvise(2)). What the disk gives and what memory gives are two figures.
+//! The trials leave the page cache as it is, so that the copy finds what the probe found. Cached files are read around
+//! the cache (O_DIRECT). Others are read through it and dropped again, each by itself (posix_fadvise(2)). Disk and
+//! memory rates are separate figures.
 
 use std::fs::File;
 use std::os::fd::AsFd as _;
@@ -19,70 +19,70 @@ use super::kernel::resident;
 use super::tree::Sample;
 use crate::wire::{BLOCK_BYTES, PACK_FILES, Packed};
 
-/// Bytes read of a big file in one go before another one has its turn.
+/// Bytes of a big file that are read in one go before another file has its turn.
 const RUN_BYTES: u64 = 32 << 20;
-/// Alignment that O_DIRECT asks of memory, offsets and lengths: the largest that disks have.
+/// Alignment that O_DIRECT needs of memory, offsets and lengths: the largest of all disks.
 const ALIGN_BYTES: usize = 4096;
-/// Shares of the time: the disk's figure matters more than memory's.
+/// Share of the time for the disk's rate, which matters more than memory's.
 const COLD_SHARE: f64 = 0.7;
-/// Shortest trial that says anything.
+/// Shortest trial that gives a usable result, in seconds.
 const SHORTEST_S: f64 = 0.1;
 
-/// What was done in which time.
+/// An amount of work and its duration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rate {
     /// Bytes of content.
     pub bytes: u64,
-    /// Files, or blocks.
+    /// Number of files, or of blocks of big files.
     pub items: u64,
-    /// How long it took, flushes included.
+    /// Duration in seconds, including flushes.
     pub seconds: f64,
 }
 
 impl Rate {
-    /// Bytes per second.
+    /// Bytes of content per second.
     pub fn bytes_per_s(&self) -> f64 {
         self.bytes as f64 / self.seconds.max(1e-9)
     }
 
-    /// Items per second.
+    /// Files or blocks per second.
     pub(crate) fn items_per_s(&self) -> f64 {
         self.items as f64 / self.seconds.max(1e-9)
     }
 }
 
-/// What reading trials gave.
+/// Results of the reading trials.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ReadFigures {
-    /// Readers.
+    /// Number of reader threads.
     pub threads: usize,
-    /// The disk has an arm.
+    /// Whether the disk is rotational.
     pub rotational: bool,
-    /// Nothing was read from a disk: the file system is memory, or the cache could not be got around.
+    /// Whether no trial read from a disk: the file system is in memory, or does not support O_DIRECT.
     pub memory: bool,
-    /// Share of the bytes of big and of small files that are in memory now.
+    /// Share of the big files' bytes in the page cache, from 0 to 1.
     pub big_cached: f64,
-    /// Of small ones.
+    /// Share of the small files' bytes in the page cache, from 0 to 1.
     pub small_cached: f64,
-    /// Big files from the disk.
+    /// Rate of big files from the disk.
     pub big_cold: Option<Rate>,
-    /// Big files from memory.
+    /// Rate of big files from memory.
     pub big_warm: Option<Rate>,
-    /// Small files from the disk.
+    /// Rate of small files from the disk.
     pub small_cold: Option<Rate>,
-    /// Small files from memory.
+    /// Rate of small files from memory.
     pub small_warm: Option<Rate>,
-    /// What the disks did meanwhile.
+    /// Activity of the disks during the trials.
     pub disks: DiskFacts,
 }
 
-/// Whether files are small.
+/// A kind of files by size: a copy packs small ones into records and cuts big ones into blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Class {
-    /// Packed.
+    /// Below 256 KiB: packed with others into one record.
     Small,
-    /// Cut into blocks.
+    /// 256 KiB and above: cut into blocks.
     Big,
 }
 
@@ -90,19 +90,19 @@ pub(crate) enum Class {
 struct Piece {
     path: PathBuf,
     size: u64,
-    /// Most of it was in memory when we came.
+    /// Whether most of it was in memory before the probe.
     cached: bool,
-    /// Where the next reader of a big file begins. No trial reads what an earlier one has read, unless all
-    /// was: a disk may have a cache of its own.
+    /// Offset at which the next reader of a big file begins. A trial does not repeat what an earlier one has read until
+    /// all was read, as a disk may have a cache of its own.
     next: AtomicU64,
 }
 
-/// Files to read, and what is known of them.
+/// The sample's files, and which of them are cached.
 #[derive(Debug, Default)]
 pub(super) struct Files {
     small: Vec<Piece>,
     big: Vec<Piece>,
-    /// Whose turn it is.
+    /// Counter that gives each reader its next small file.
     next_small: AtomicUsize,
     next_big: AtomicUsize,
     small_cached: f64,
@@ -110,8 +110,8 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// Looks which files are in memory. Those that there is no time for are not tried: opening one may take a disk
-    /// as long as reading it.
+    /// Finds which files are in memory. Stops at `until`, and leaves out the remaining files: opening one may take a
+    /// disk as long as reading it.
     pub(super) fn examine(sample: &Sample, until: Instant) -> Files {
         let time = until.saturating_duration_since(Instant::now());
         let (big, big_cached) = examine(&sample.big, until - time / 2);
@@ -126,13 +126,13 @@ impl Files {
         }
     }
 
-    /// Whether there are any.
+    /// Whether there are files of this kind.
     pub(super) fn has(&self, class: Class) -> bool {
         self.of(class).iter().any(|piece| piece.size > 0)
     }
 }
 
-/// One of them at least.
+/// Examines files until the time is up, but at least one.
 fn examine(files: &[(PathBuf, u64)], until: Instant) -> (Vec<Piece>, f64) {
     let (mut here, mut all) = (0, 0);
     let mut pieces = Vec::with_capacity(files.len());
@@ -143,7 +143,7 @@ fn examine(files: &[(PathBuf, u64)], until: Instant) -> (Vec<Piece>, f64) {
         let Ok(file) = open(path, false) else { continue };
         let (mut in_memory, mut asked) = resident(&file, 0, *size).unwrap_or((0, 0));
         if *size > 2 * RUN_BYTES {
-            // The beginning alone would tell little of a long file.
+            // The first pages alone say little about a long file.
             let (more, of) = resident(&file, size / 2, *size).unwrap_or((0, 0));
             (in_memory, asked) = (in_memory + more, asked + of);
         }
@@ -162,20 +162,20 @@ fn open(path: &PathBuf, direct: bool) -> std::io::Result<File> {
     File::options().read(true).custom_flags(flags.bits() as i32).open(path)
 }
 
-/// Which files are read, and how.
+/// Which files a trial reads, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Which {
-    /// As a copy does: all of them, as they are found.
+    /// All files, through the page cache, as a copy does.
     AsFound,
-    /// Those that are not in memory.
+    /// Only uncached files.
     Cold,
-    /// Those that are, around it.
+    /// Only cached files, around the cache (O_DIRECT).
     Around,
-    /// Those that are, from it.
+    /// Only cached files, from the cache.
     Warm,
 }
 
-/// Reads files one after the other, and begins anew at the end.
+/// Reads files one after the other, and starts over at the end.
 pub(super) struct Feeder<'a> {
     pieces: Vec<&'a Piece>,
     next: &'a AtomicUsize,
@@ -186,7 +186,7 @@ pub(super) struct Feeder<'a> {
 }
 
 impl<'a> Feeder<'a> {
-    /// One of the feeders that share the files.
+    /// Makes one of several feeders that share the files.
     pub(super) fn new(files: &'a Files, class: Class, which: Which) -> Feeder<'a> {
         let wanted = |piece: &&Piece| {
             piece.size > 0
@@ -210,9 +210,9 @@ impl<'a> Feeder<'a> {
         self.kept.take().or_else(|| self.pieces.get(turn).copied())
     }
 
-    /// The next block of a big file; nothing if none can be read.
+    /// Reads the next block of a big file; `None` if no file can be read.
     pub(super) fn block(&mut self, buffer: &mut [u8]) -> Option<usize> {
-        // A file may have become unreadable; all of them at once end the trial.
+        // Files may have become unreadable. If all of them have, the trial ends.
         for _ in 0..self.pieces.len() + 2 {
             let Some((file, offset, end, piece)) = &mut self.open else {
                 let piece = self.next_piece()?;
@@ -224,7 +224,7 @@ impl<'a> Feeder<'a> {
                 continue;
             };
             let length = buffer.len().min(end.saturating_sub(*offset) as usize);
-            // Direct reads are asked for whole sectors; the end of a file gives less.
+            // O_DIRECT needs whole sectors; at the end of a file the read returns less.
             let asked = if self.direct { length.next_multiple_of(ALIGN_BYTES).min(buffer.len()) } else { length };
             match if asked == 0 { Ok(0) } else { file.read_at(&mut buffer[..asked], *offset) } {
                 Ok(count) if count > 0 => {
@@ -240,7 +240,7 @@ impl<'a> Feeder<'a> {
         None
     }
 
-    /// Small files until the buffer is full; none if none can be read.
+    /// Fills the buffer with small files; empty if none can be read.
     pub(super) fn pack(&mut self, buffer: &mut Vec<u8>, limit: usize) -> Vec<Packed> {
         let mut packed = Vec::new();
         let mut end = 0;
@@ -264,7 +264,7 @@ impl<'a> Feeder<'a> {
     fn small(&self, piece: &Piece, space: &mut [u8]) -> Option<usize> {
         let file = open(&piece.path, self.direct).ok()?;
         let length = file.read_at(space, 0).ok()?;
-        // As a copy looks whether the file is still the same.
+        // A copy checks that the file has not changed; the probe pays the same cost.
         file.metadata().ok()?;
         if !piece.cached {
             let _ = fadvise(file.as_fd(), 0, None, Advice::DontNeed);
@@ -273,7 +273,7 @@ impl<'a> Feeder<'a> {
     }
 }
 
-/// Tries reading, in all ways that these files allow.
+/// Runs all reading trials that these files allow.
 pub(super) fn measure(files: &Files, disks: &Disks, rotational: bool, time: Duration) -> ReadFigures {
     let threads = readers(rotational);
     let before = disks.read();
@@ -307,7 +307,7 @@ pub(super) fn measure(files: &Files, disks: &Disks, rotational: bool, time: Dura
     figures
 }
 
-/// Threads that read, as a copy has them.
+/// Number of reader threads that a copy would have.
 pub(super) fn readers(rotational: bool) -> usize {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     if rotational { 1 } else { cores.clamp(2, 8) }

@@ -1,4 +1,4 @@
-//! What a probe found, in the report that all commands have.
+//! Formats the results of a probe as the report that all commands share.
 
 use std::time::Duration;
 
@@ -14,21 +14,21 @@ use crate::run::disk_words;
 use crate::sender::compress;
 use crate::transport::congestion::LOSS;
 
-/// Everything that is told.
+/// All results that the report needs.
 pub(super) struct Found<'a> {
-    /// As the user wrote them.
+    /// The source as the user wrote it.
     pub(super) source: String,
-    /// The destination.
+    /// The destination as the user wrote it.
     pub(super) target: String,
-    /// What was measured.
+    /// All measurements.
     pub(super) figures: &'a Figures,
-    /// What follows of it.
+    /// The predicted time.
     pub(super) prediction: &'a Prediction,
-    /// The limit.
+    /// The limiting part.
     pub(super) finding: &'a Finding,
     /// The cipher, and how connections were made.
     pub(super) way: String,
-    /// How long it took.
+    /// Duration of the probe in seconds.
     pub(super) seconds: f64,
 }
 
@@ -45,13 +45,13 @@ fn time(seconds: f64) -> String {
 }
 
 impl Found<'_> {
-    /// The report of a probe.
+    /// Builds the report.
     pub(super) fn report(&self) -> Report {
         let (figures, prediction, finding) = (self.figures, self.prediction, self.finding);
         let value = |figures: serde_json::Result<serde_json::Value>| figures.unwrap_or_default();
         let mut advice = self.advice();
         if !figures.left_out.is_empty() {
-            advice.push(format!("no time was left for: {} (--time gives more)", figures.left_out.join("; ")));
+            advice.push(format!("skipped for lack of time: {} (--time gives more)", figures.left_out.join("; ")));
         }
         let probe = ProbeReport {
             source: self.source.clone(),
@@ -84,12 +84,12 @@ impl Found<'_> {
         Report { summary, ..Report::default() }
     }
 
-    /// What was looked at.
+    /// One line on the tree that was examined.
     fn probed(&self) -> String {
         let tree = &self.figures.tree;
         let more = match (tree.complete, tree.estimated_from) {
             (true, _) => "",
-            (_, None) => ", and more that there was no time to list",
+            (_, None) => ", and more that could not be listed in time",
             (_, Some(Basis::FileSystem)) => {
                 " (an estimate, from what its file system holds: not all could be listed in time)"
             }
@@ -106,7 +106,7 @@ impl Found<'_> {
         )
     }
 
-    /// How long the copy would take.
+    /// One line on how long the copy would take.
     fn takes(&self) -> String {
         let prediction = self.prediction;
         let bytes_per_s = self.figures.tree.bytes() as f64 / prediction.seconds.max(1e-3);
@@ -119,7 +119,7 @@ impl Found<'_> {
         format!("the copy of this tree takes {at_least}{takes}, {bytes_per_s}")
     }
 
-    /// The limit as all commands have it. Its share is what is used of the part, as no copy has run.
+    /// The limit in the form of all commands. Its share is the used capacity of the part, as no copy has run.
     fn verdict(&self) -> VerdictReport {
         let finding = self.finding;
         let used = |part: Part| finding.used.iter().find(|(known, _)| *known == part).map_or(0.0, |(_, used)| *used);
@@ -137,7 +137,7 @@ impl Found<'_> {
         }
     }
 
-    /// A part as a person says it.
+    /// The name of a part in this report.
     fn words(&self, part: Part) -> &'static str {
         match part {
             Part::SourceCpu | Part::TargetCpu if self.figures.local => "the processor",
@@ -145,7 +145,7 @@ impl Found<'_> {
         }
     }
 
-    /// What speaks for the part that is named.
+    /// The signals that point to the named part.
     fn signals(&self) -> Vec<String> {
         let finding = self.finding;
         let Some(part) = finding.part else { return Vec::new() };
@@ -178,7 +178,7 @@ impl Found<'_> {
             return format!("bottleneck: {} ({})", self.words(part), self.signals().join("; "));
         }
         if finding.used.is_empty() {
-            return "bottleneck: not looked for; there was nothing to copy, or no time".to_owned();
+            return "bottleneck: unknown; there was nothing to copy, or no time".to_owned();
         }
         let shares: Vec<String> = finding
             .used
@@ -189,7 +189,7 @@ impl Found<'_> {
         format!("bottleneck: mixed; used of what each does alone: {}", shares.join(", "))
     }
 
-    /// What would help, and what it would save.
+    /// What would help, and how much time it would save.
     fn advice(&self) -> Vec<String> {
         let (figures, prediction, finding) = (self.figures, self.prediction, self.finding);
         let mut advice = Vec::new();
@@ -284,13 +284,14 @@ impl Found<'_> {
                 break;
             }
             let cipher = compute.aes.max(compute.chacha);
-            // One machine hashes twice: what it reads, and what it writes.
+            // One machine hashes twice: once after reading, once before writing.
             let (hash_s, cipher_s) = (1.0 / compute.hash.max(1.0), 1.0 / cipher.max(1.0));
             let per_byte = hash_s + if figures.local { hash_s } else { cipher_s };
             let mut row = row(part, words.to_owned());
             row.limits |= figures.local && finding.part == Some(Part::TargetCpu);
             if row.limits {
-                // Others may use it, or what is no hash: its share tells nothing then.
+                // Other processes, or work other than hashing, may use the processor. The share of hashing would be
+                // misleading then.
                 row.used = None;
             }
             row.alone_bytes_per_s = Some(compute.cores as f64 / per_byte);
@@ -357,7 +358,7 @@ impl Found<'_> {
         row.evidence.extend(one);
         if path.streams > 0 {
             row.evidence.push(format!("{} connections {}", path.streams, rate(streams.steady)));
-            // The kernel tells of TCP connections of our own alone.
+            // The kernel reports figures only for this process's own TCP connections.
             if path.round_trip_us > 0 {
                 row.evidence.push(format!("round trip {:.1} ms", path.round_trip_us as f64 / 1e3));
                 row.evidence.push(format!("{:.2} % sent twice", path.loss * 100.0));
@@ -423,14 +424,14 @@ impl Found<'_> {
     }
 }
 
-/// Share of the trial of everything in which others waited for a part: who takes from it had nothing, or who
-/// gives to it could not.
+/// Share of the trial of everything in which other stages waited for a part: a later stage had no data, or an earlier
+/// one could not pass data on.
 fn waited_for(trial: &Trial, part: Part, local: bool) -> Option<f64> {
     let (sender, receiver) = (&trial.flow.judgement, &trial.landed.judgement);
     let streams = trial.flow.path.streams.max(1) as u64;
     let share = |end: &Judgement, name: &str, wait: fn(&StageReading) -> u64| {
         let stage = end.stage(name)?;
-        // Threads of connections are older than the trial, and were not counted in it.
+        // Connection threads are older than the trial, so its clocks did not count them.
         let threads = if stage.threads > 0 { stage.threads } else { streams };
         Some((wait(stage) as f64 / 1e9 / threads as f64 / trial.flow.seconds.max(1e-9)).min(1.0))
     };
@@ -460,7 +461,7 @@ fn one_rate(class: Class, of: Rate) -> String {
     }
 }
 
-/// What the other kind of files does.
+/// The rate of the other kind of files.
 fn other_kind(class: Class, of: Rate) -> String {
     match class {
         Class::Big => format!("small files {:.0}/s", of.items_per_s()),

@@ -1,4 +1,4 @@
-//! A probe from settings to a report, and its far end.
+//! Runs a probe from settings to a report, and serves its far end.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -29,30 +29,31 @@ use crate::transport::grow::Growth;
 use crate::transport::near::{self, Connection, Peer};
 use crate::transport::setup::{Ready, Role, Task, Way};
 
-/// An end whose connection has gone ends by itself; if a disk does not answer, after this time anyway.
+/// Time after which the far end of a lost connection is ended, even if a disk does not answer.
 const LAST_TIME: Duration = Duration::from_secs(5);
-/// How often it looks.
+/// Interval for checking whether connections are there.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// What to measure, and for how long.
+/// Settings of a probe.
 #[derive(Clone, Debug)]
 pub struct ProbeSettings {
-    /// The source: a path of this machine, or `[user@]host:PATH` of another one.
+    /// The source: a path on this machine, or `[user@]host:PATH` on another one.
     pub source: OsString,
-    /// The destination, likewise.
+    /// The destination: a path on this machine, or `[user@]host:PATH` on another one.
     pub destination: OsString,
-    /// How long the probe takes.
+    /// Time limit of the whole probe.
     pub time: Duration,
-    /// Stay on the file system of the source.
+    /// Stay on the source's file system (`--one-file-system`).
     pub one_file_system: bool,
-    /// The way to the other machine.
+    /// How to reach the other machine.
     pub reach: Reach,
 }
 
 /// Measures the parts of a copy, and reports what would limit it and how long it would take.
 ///
 /// # Errors
-/// When an end cannot be measured, or the other machine cannot be reached.
+/// `Usage` if source and destination are both on other machines, or a path cannot be used; `Disk` if the destination
+/// cannot be written; `Network` if the other machine cannot be reached; else as [`CopyError::exit_code`] says.
 pub fn run(settings: &ProbeSettings, events: &mut dyn Events) -> Result<Report, CommandError> {
     let teller = &Teller::new(events);
     let trial = TrialSettings { time: settings.time, began: Instant::now(), one_file_system: settings.one_file_system };
@@ -86,14 +87,14 @@ pub fn run(settings: &ProbeSettings, events: &mut dyn Events) -> Result<Report, 
     Ok(found.report())
 }
 
-/// Both on this machine: two ends in this process.
+/// Probes within this machine, with both ends in this process.
 fn here(source: &Path, target: &Path, trial: TrialSettings, tell: &dyn Fn(&str)) -> Result<Figures, CommandError> {
     let wrong = |error: CopyError| failure(&error);
     let (one, other) = Link::pair();
     let (cancel, ledger) = (CancelToken::new(&one), Ledger::new());
     let mut near = Means::new(one.clone(), cancel.clone(), ledger.clone(), None, source.to_owned());
     let mut far = Means::new(other, cancel.clone(), ledger, None, target.to_owned());
-    // One pair of eyes for both.
+    // One end watches the disks for both.
     (near.watched, far.watched) = (Some(target.to_owned()), None);
     let mut near = End::source(near, vec![source.to_owned()]).map_err(wrong)?;
     let far = End::target(far).map_err(wrong)?;
@@ -115,7 +116,7 @@ struct Remote<'a> {
     host: String,
     near: &'a Path,
     far: OsString,
-    /// The source is here.
+    /// Whether the source is on this machine.
     sends: bool,
 }
 
@@ -148,7 +149,7 @@ fn reached(
     let congestion = remote.reach.congestion.as_deref();
     let transport = Arc::new(Transport::new(&link, &cancel, remote.sends, &ledger, congestion));
     let means = Means::new(link, cancel.clone(), ledger, Some(transport.clone()), remote.near.to_owned());
-    // What is wrong here is told before ssh asks for anything.
+    // Report local mistakes before ssh asks for a password.
     let end = if remote.sends { End::source(means, vec![remote.near.to_owned()]) } else { End::target(means) };
     let mut end = end.map_err(|error| failure(&error))?;
     let peer = Peer::start(peer_settings, task, &transport, drop)
@@ -158,7 +159,7 @@ fn reached(
     Current::of(&cancel).listen()?;
     let begun = connection.begin(&transport).map_err(CopyError::from_pipe);
     let route = connection.routing.now();
-    // By ssh the first one is the pipe, which is there.
+    // With ssh's pipe, the first connection is the pipe, which exists already.
     let first = if route.way == Way::Pipe { 0 } else { route.streams.min(1) };
     let mut dialled = Dialled { connection: &connection, transport: &transport, first, growth: connection.growth() };
     let figures = begun.and_then(|()| {
@@ -171,11 +172,11 @@ fn reached(
     Ok((figures.map_err(wrong)?, way))
 }
 
-/// Connections that are made when they are to be tried.
+/// Opens connections when the schedule needs them.
 struct Dialled<'a> {
     connection: &'a Connection,
     transport: &'a Arc<Transport>,
-    /// Those that are there already.
+    /// Number of connections that exist already.
     first: u8,
     growth: Option<Growth>,
 }
@@ -184,7 +185,7 @@ impl Connections for Dialled<'_> {
     fn begin(&mut self) {
         let route = self.connection.routing.now();
         self.connection.open(self.transport, self.first + 1, route.streams);
-        // By ssh the first connection carries content as well.
+        // With ssh's pipe, the first connection carries content as well.
         let by_ssh = usize::from(route.way == Way::Pipe);
         wait_for(self.transport, usize::from(route.streams) + by_ssh);
     }
@@ -199,7 +200,7 @@ impl Connections for Dialled<'_> {
     }
 }
 
-/// Connections come one after the other; what comes late is of no use to the trial.
+/// Waits until this number of connections is up. A connection that comes later does not help the trial.
 fn wait_for(transport: &Transport, streams: usize) {
     let until = Instant::now() + Duration::from_secs(2);
     while transport.path().streams < streams && Instant::now() < until {
@@ -219,7 +220,7 @@ fn way(connection: &Connection, streams: usize) -> String {
     }
 }
 
-/// The far end of a probe. `local` makes a path of what the near end's user wrote; `give_up` ends the process.
+/// Serves the far end of a probe. `local` turns the near end's text into a path; `give_up` ends the process.
 pub(crate) fn serve(
     far: Far,
     input: BufReader<File>,
@@ -246,7 +247,7 @@ pub(crate) fn serve(
     Ok(result?)
 }
 
-/// Nobody waits for an end whose connection has gone, not even a disk.
+/// Ends the process soon after its connection is lost, even if a disk does not answer.
 fn end_with(cancel: &CancelToken, give_up: fn()) {
     let cancel = cancel.clone();
     std::thread::spawn(move || {

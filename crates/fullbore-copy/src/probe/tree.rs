@@ -1,7 +1,7 @@
-//! A quick look at the tree: how many files and bytes, and which files to try.
+//! A quick scan of the source: number of files and bytes, and a sample of files for the trials.
 //!
-//! Names are listed and their attributes read, as a copy does; no content. What is kept of a tree of
-//! any size is bounded: the largest files, and some drawn evenly from all.
+//! The scan lists names and reads attributes, as a copy does, but no content. Memory is bounded for a tree of any size:
+//! the scan keeps the largest files, and a uniform random sample of all.
 
 use std::collections::{HashSet, VecDeque};
 use std::fs::Metadata;
@@ -16,43 +16,43 @@ use super::extent::{self, Basis};
 use crate::error::CopyError;
 use crate::wire::SMALL_BYTES;
 
-/// Files kept of each kind. A second's worth of small files on a fast disk.
+/// Most files of each kind in the sample: small files that a fast disk reads in one second.
 const KEPT_SMALL: usize = 8192;
 const KEPT_BIG: usize = 256;
-/// Of the big ones, so many are the largest: most of the bytes are there.
+/// Number of the largest big files in the sample: they have most of the bytes.
 const KEPT_LARGEST: usize = 64;
-/// Files with several names that are told apart; more count once for each name.
+/// Most hard-linked files that are recognised; further ones count once per name.
 const LINKED: usize = 1 << 20;
-/// Names of one directory that are counted at once: of the largest, no more than these are in memory.
+/// Names of one directory that are counted at once, which bounds memory for huge directories.
 const BATCH_NAMES: usize = 256;
 
-/// What a tree holds.
+/// Totals of a tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Tree {
-    /// Files with content below 256 KiB, which a copy packs.
+    /// Number of files with content below 256 KiB, which a copy packs.
     pub small_files: u64,
-    /// Their bytes.
+    /// Bytes in small files.
     pub small_bytes: u64,
-    /// Larger files.
+    /// Number of files of 256 KiB and above.
     pub big_files: u64,
-    /// Their bytes, holes left out.
+    /// Bytes in big files, without holes.
     pub big_bytes: u64,
-    /// Directories, links, devices.
+    /// Number of directories, links and devices.
     pub others: u64,
-    /// Directories and files that could not be looked at.
+    /// Number of directories and files that could not be read.
     pub unreadable: u64,
-    /// Whether all of it was seen.
+    /// Whether the scan saw the whole tree.
     pub complete: bool,
-    /// Where not all was seen: what the figures, which are those of the whole then, were estimated from. If from
-    /// nothing, there is more than this.
+    /// The basis of the estimate, if the scan did not see the whole tree. The totals are then estimates for the whole;
+    /// with `None`, the tree has more than they say.
     #[serde(default)]
     pub estimated_from: Option<Basis>,
-    /// How long it took, seconds.
+    /// Duration of the scan in seconds.
     pub seconds: f64,
 }
 
 impl Tree {
-    /// Files with content.
+    /// Number of files with content.
     pub fn files(&self) -> u64 {
         self.small_files + self.big_files
     }
@@ -62,20 +62,20 @@ impl Tree {
         self.small_bytes + self.big_bytes
     }
 
-    /// Mean length of the small files.
+    /// Mean length of the small files in bytes.
     pub(crate) fn small_mean(&self) -> u64 {
         self.small_bytes.checked_div(self.small_files).unwrap_or(0)
     }
 }
 
-/// Files to try.
+/// Files for the trials.
 #[derive(Debug, Default)]
 pub(super) struct Sample {
     pub(super) small: Vec<(PathBuf, u64)>,
     pub(super) big: Vec<(PathBuf, u64)>,
 }
 
-/// Counts the trees under these paths until the time is up, by so many threads.
+/// Scans the trees below these paths with this number of threads until the time is up.
 pub(super) fn scan(
     paths: &[PathBuf],
     until: Instant,
@@ -115,14 +115,14 @@ pub(super) fn scan(
     Ok((Tree { seconds: began.elapsed().as_secs_f64(), ..tree }, Sample { small: scan.small, big }))
 }
 
-/// A directory to be listed, and the file system that the source named in which it is.
+/// A directory to list, and the device of the source that it belongs to.
 #[derive(Debug)]
 struct Directory {
     path: PathBuf,
     device: u64,
 }
 
-/// Threads that list.
+/// The threads that list directories, and their shared state.
 struct Crew {
     work: Mutex<Work>,
     changed: Condvar,
@@ -133,16 +133,17 @@ struct Crew {
 #[derive(Default)]
 struct Work {
     scan: Scan,
-    /// Taken from the front: where the time is too short, the upper levels of all branches were seen.
+    /// Directories to list, taken from the front: with too little time, the scan has seen the upper levels of all
+    /// branches.
     open: VecDeque<Directory>,
-    /// Threads that list one.
+    /// Number of threads that list a directory now.
     busy: usize,
-    /// The time is up.
+    /// Whether the time is up.
     late: bool,
-    /// Directories listed to their end, and those that were begun.
+    /// Number of directories listed completely, and of those that were begun.
     listed: u64,
     unfinished: u64,
-    /// Another file system was found below.
+    /// Whether the tree crosses into another file system.
     crossed: bool,
 }
 
@@ -166,7 +167,7 @@ impl Crew {
         }
     }
 
-    /// The next directory; none when there is none any more, and none can be found.
+    /// The next directory; `None` when no thread can find more.
     fn take(&self) -> Option<Directory> {
         let mut work = self.lock();
         loop {
@@ -181,7 +182,7 @@ impl Crew {
         }
     }
 
-    /// Lists one; false if the time is up before its end.
+    /// Lists one directory; false if the time was up first.
     fn list(&self, directory: &Directory) -> bool {
         if [Path::new("/proc"), Path::new("/sys")].contains(&directory.path.as_path()) {
             return true;
@@ -192,7 +193,7 @@ impl Crew {
         };
         let mut batch = Vec::with_capacity(BATCH_NAMES);
         for name in names {
-            // One name may take a while: a disk with an arm has to be asked for each.
+            // A single name may take long: a rotational disk has to seek for each.
             if Instant::now() >= self.until {
                 self.count(&mut batch, directory.device);
                 return false;
@@ -265,7 +266,7 @@ impl Scan {
             self.draw.keep(&mut self.small, KEPT_SMALL, self.tree.small_files, || (path, size));
         } else {
             self.tree.big_files += 1;
-            // 512 bytes is stat's unit, whatever the file system's blocks are (stat(2)).
+            // `st_blocks` counts units of 512 bytes, whatever the file system's block size (stat(2)).
             self.tree.big_bytes += size.min(status.blocks().saturating_mul(512));
             if self.largest.len() < KEPT_LARGEST {
                 self.largest.push((path, size));
@@ -281,7 +282,7 @@ impl Scan {
     }
 }
 
-/// Numbers that look drawn: xorshift64, for choosing and for bytes that do not compress.
+/// Pseudo-random numbers (xorshift64), for sampling and for incompressible bytes.
 #[derive(Clone, Debug)]
 pub(super) struct Draw(pub(super) u64);
 
@@ -297,7 +298,7 @@ impl Draw {
         self.next() % limit.max(1)
     }
 
-    /// Bytes that do not compress.
+    /// Returns bytes that do not compress.
     pub(super) fn bytes(&mut self, length: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(length + 8);
         while bytes.len() < length {
@@ -307,7 +308,7 @@ impl Draw {
         bytes
     }
 
-    /// Keeps `most` of all items that come by, each as likely as any other.
+    /// Reservoir sampling: keeps `most` of all items, each with the same probability.
     fn keep<T>(&mut self, kept: &mut Vec<T>, most: usize, seen: u64, item: impl FnOnce() -> T) {
         if kept.len() < most {
             kept.push(item());

@@ -1,5 +1,5 @@
-//! What the two ends of a probe say to each other: orders and answers, as JSON in
-//! [`Message::Counters`]. Content goes as in a copy, and is acknowledged as there.
+//! Messages between the two ends of a probe: requests and answers, as JSON in [`Message::Counters`]. Content and
+//! acknowledgements travel as in a copy.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,86 +10,86 @@ use super::tree::Tree;
 use super::write::WriteFigures;
 use crate::wire::{CONTROL_BYTES, Message};
 
-/// Longest time that a trial may be ordered to take, seconds.
+/// Longest trial that a request may ask for, in seconds.
 const LONGEST_TRIAL_S: f64 = 600.0;
-/// What may be under way, bytes: a copy's own window, and enough to begin with.
+/// Least and most bytes in flight that a request may allow: enough to begin, and a copy's own window.
 const ALLOWANCE: (u64, u64) = (64 << 10, 256 << 20);
 
-/// Where content comes from.
+/// Where a trial's content comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SourceMode {
-    /// Blocks of bytes that do not compress, made once.
+    /// Blocks of incompressible bytes, made once in memory.
     Memory,
-    /// Records of small files of this length, made once.
+    /// Records of small files of this length in bytes, made once in memory.
     SmallMemory(u32),
-    /// The source's big files.
+    /// The big files of the source.
     Big,
-    /// The source's small files.
+    /// The small files of the source.
     Small,
 }
 
-/// Where content goes.
+/// What the receiver does with a trial's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SinkMode {
-    /// Thrown away.
+    /// Discards it.
     Drop,
-    /// Its hash compared, then thrown away.
+    /// Verifies its hash, then discards it.
     Verify,
-    /// Its hash compared, then written to files without names.
+    /// Verifies its hash, then writes it to files without names.
     Write,
 }
 
-/// What an end shall do.
+/// A request to an end.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Request {
-    /// Count the tree, and remember files to try.
+    /// Scan the tree, and sample files for the trials.
     Scan {
-        /// Longest time.
+        /// Time limit in seconds.
         seconds: f64,
-        /// Stay on its file system.
+        /// Stay on the source's file system.
         one_file_system: bool,
     },
-    /// Try processor-bound work.
+    /// Measure processor-bound work.
     Compute,
-    /// Read files.
+    /// Run the reading trials.
     Read {
-        /// For all trials together.
+        /// Time limit of all reading trials, in seconds.
         seconds: f64,
     },
-    /// Write files.
+    /// Run the writing trials.
     Write {
-        /// For all trials together.
+        /// Time limit of all writing trials, in seconds.
         seconds: f64,
-        /// Length of small files; none of them for 0.
+        /// Length of the small files in bytes; 0 for no trial of small files.
         small_bytes: u32,
-        /// Try big files.
+        /// Whether to try big files.
         big: bool,
     },
-    /// Send content.
+    /// Send content to the other end.
     Send {
-        /// What.
+        /// Where the content comes from.
         #[serde(rename = "supply")]
         source_mode: SourceMode,
-        /// How long.
+        /// Time limit in seconds.
         seconds: f64,
-        /// At most so many bytes.
+        /// Most bytes to send.
         bytes: u64,
-        /// So many bytes may be under way at first.
+        /// Bytes that may be in flight at first.
         allowance: u64,
     },
-    /// Receive content.
+    /// Receive content from the other end.
     Receive {
-        /// What becomes of it.
+        /// What to do with the content.
         #[serde(rename = "fate")]
         sink: SinkMode,
     },
 }
 
 impl Request {
-    /// Takes no longer than this.
+    /// Shortens the request's time limit to `most_s` seconds.
     pub(super) fn within(mut self, most_s: f64) -> Request {
         if let Request::Scan { seconds, .. } | Request::Read { seconds } | Request::Write { seconds, .. } = &mut self {
             *seconds = seconds.min(most_s);
@@ -97,7 +97,7 @@ impl Request {
         self
     }
 
-    /// Within bounds, whatever the other end says.
+    /// Clamps times and sizes to their bounds, whatever the other end asked for.
     pub(super) fn bounded(mut self) -> Request {
         match &mut self {
             Request::Scan { seconds, .. } | Request::Read { seconds } | Request::Write { seconds, .. } => {
@@ -117,51 +117,51 @@ fn bound(seconds: &mut f64) {
     *seconds = if seconds.is_finite() { seconds.clamp(0.0, LONGEST_TRIAL_S) } else { 0.0 };
 }
 
-/// What came of it.
+/// The answer to a request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
-    /// Of [`Request::Scan`].
+    /// Answers [`Request::Scan`].
     Scanned(Tree),
-    /// Of [`Request::Compute`].
+    /// Answers [`Request::Compute`].
     Computed(Compute),
-    /// Of [`Request::Read`].
+    /// Answers [`Request::Read`].
     Read(Box<ReadFigures>),
-    /// Of [`Request::Write`].
+    /// Answers [`Request::Write`].
     Written(Box<WriteFigures>),
-    /// Of [`Request::Send`].
+    /// Answers [`Request::Send`].
     Sent(Box<Flow>),
-    /// Of [`Request::Receive`].
+    /// Answers [`Request::Receive`].
     Received(Box<Landed>),
-    /// It could not be done.
+    /// The request failed.
     Failed {
-        /// As the program's exit code would be.
+        /// The exit code of the program for this error.
         exit_code: u8,
-        /// Why.
+        /// The error message.
         text: String,
     },
 }
 
-/// One word of the conversation.
+/// One message between the two ends.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Word {
-    /// The near end's.
+    /// A request of the near end.
     #[serde(rename = "order")]
     Request(Request),
-    /// All content of a trial was sent and acknowledged.
+    /// The sender has sent all content of a trial, and all of it was acknowledged.
     End,
-    /// The far end's.
+    /// An answer of the far end.
     Answer(Answer),
 }
 
 impl Word {
-    /// For the wire.
+    /// Encodes it for the wire.
     pub fn message(&self) -> Message {
         Message::Counters(serde_json::to_vec(self).unwrap_or_default())
     }
 
-    /// From the wire; nothing if it makes no sense.
+    /// Parses a message from the wire; `None` if it is malformed.
     pub fn parse(json: &[u8]) -> Option<Word> {
         if json.len() > CONTROL_BYTES {
             return None;

@@ -1,8 +1,8 @@
-//! Writing trials, in files that have no name.
+//! Writing trials, in files without names.
 //!
-//! `O_TMPFILE` makes a file that is gone when its last descriptor is (open(2)), whoever is killed. Where
-//! a file system cannot do that, a file gets a name and loses it at once. Every figure has the flush in
-//! it, or was written around the cache.
+//! `O_TMPFILE` makes a file that disappears with its last descriptor (open(2)), even if the process is killed. If a
+//! file system does not support it, a file gets a name that is removed at once. All rates include the flush, or are of
+//! writes around the cache.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -24,64 +24,64 @@ use super::tree::Draw;
 use crate::error::CopyError;
 use crate::wire::BLOCK_BYTES;
 
-/// Length of a file before the next one is begun.
+/// Length of a file before the next one begins, in bytes.
 const FILE_BYTES: u64 = 256 << 20;
-/// The same where files are memory.
+/// The same on a file system in memory.
 const MEMORY_FILE_BYTES: u64 = 64 << 20;
-/// Most that a trial has written at any time, before it begins to overwrite, and the share of what is free: others
-/// who write there meanwhile shall have room.
+/// Most bytes that all trials occupy before they overwrite their files, and the most as a fraction of free space.
+/// Others who write there need room, too.
 const ROOM_BYTES: u64 = 4 << 30;
 const ROOM_SHARE: u64 = 8;
-/// Written between two flushes where O_DIRECT cannot be had.
+/// Bytes written between two flushes if O_DIRECT is not supported.
 const FLUSH_BYTES: u64 = 32 << 20;
-/// Small files that are held open until they are flushed: a deleted file is never written.
+/// Most small files that are held open until they are flushed. A deleted file would never be written out.
 const HELD_FILES: usize = 16_384;
-/// Alignment for O_DIRECT.
+/// Alignment for O_DIRECT, in bytes.
 const ALIGN_BYTES: usize = 4096;
-/// Of the time, what big files get if small ones are tried as well.
+/// Share of the time for big files if small ones are tried as well.
 const BIG_SHARE: f64 = 0.6;
-/// A rate has fallen if the last third of a trial was so much slower than the first.
+/// A rate has fallen if the last third of a trial is slower than this share of the first third.
 const FALLEN: f64 = 0.7;
-/// Longest flush that is waited for, and at least: of the trial's time.
+/// Time limit of a flush, as a multiple of the trial's time. Then its lower bound.
 const FLUSH_TIMES: f64 = 2.0;
 const FLUSH_TIME: Duration = Duration::from_secs(1);
-/// Steps in which a rate is looked at.
+/// Length of the steps in which a rate is recorded.
 const STEP: Duration = Duration::from_millis(100);
 
-/// What writing trials gave.
+/// Results of the writing trials.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WriteFigures {
-    /// Writers.
+    /// Number of writer threads.
     pub threads: usize,
-    /// The file system is memory.
+    /// Whether the file system is in memory.
     pub memory: bool,
-    /// Bytes of free space.
+    /// Free space that the process may use, in bytes.
     pub free_bytes: u64,
-    /// Files without names cannot be had: they had one for a moment.
+    /// Whether `O_TMPFILE` is not supported, so that files had names for a moment.
     pub named: bool,
-    /// Big files: around the cache, else flushed after every 32 MiB.
+    /// Rate of big files, written around the cache, or else flushed after every 32 MiB.
     pub big: Option<Rate>,
-    /// Which of the two.
+    /// Whether big files were written around the cache (O_DIRECT).
     pub direct: bool,
-    /// Small files: created, written, with attributes, and flushed.
+    /// Rate of small files, which are created, written, given attributes, and flushed.
     pub small: Option<Rate>,
-    /// Time that a file's creation took by itself, seconds.
+    /// Seconds for creating one small file, without writing it.
     pub create_s: f64,
-    /// A flush was given up: others have more to flush there than there was time for.
+    /// Whether a flush was given up because it took too long: others may have much data to flush there.
     pub unflushed: bool,
-    /// Rate of the first and the last third, if it fell; bytes per second.
+    /// Rates of the first and the last third of the trial in bytes per second, if the rate fell.
     pub fell: Option<(f64, f64)>,
-    /// What the disks did meanwhile.
+    /// Activity of the disks during the trials.
     pub disks: DiskFacts,
 }
 
-/// Where files are made.
+/// The directory in which trials create their files.
 #[derive(Debug)]
 pub(super) struct Target {
     directory: OwnedFd,
     pub(super) disks: Disks,
     pub(super) free_bytes: u64,
-    /// See [`room`].
+    /// Most bytes that trials may occupy; see [`room`].
     room_bytes: u64,
     file_bytes: u64,
     named: AtomicBool,
@@ -90,7 +90,7 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// The directory, or the nearest one above it that exists: nothing is made.
+    /// Opens the directory, or its nearest existing parent. Creates nothing.
     pub(super) fn open(path: &Path) -> Result<Target, CopyError> {
         let wrong = |error: Errno| CopyError::Usage(format!("{}: {}", path.display(), io::Error::from(error)));
         let here: PathBuf = path
@@ -114,7 +114,7 @@ impl Target {
             number: AtomicU64::new(0),
             written: AtomicU64::new(0),
         };
-        // Who may not write there hears it before anything is measured.
+        // A missing write permission is reported before anything is measured.
         target.create(false).map_err(|error| match error.kind() {
             io::ErrorKind::StorageFull => CopyError::Disk(format!("{}: {error}", here.display())),
             _ => CopyError::Usage(format!("{}: {error}", here.display())),
@@ -122,13 +122,13 @@ impl Target {
         Ok(target)
     }
 
-    /// A new file without a name.
+    /// Creates a file without a name.
     fn create(&self, direct: bool) -> io::Result<File> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | if direct { OFlags::DIRECT } else { OFlags::empty() };
         if !self.named.load(Ordering::Relaxed) {
             match rustix::fs::openat(&self.directory, ".", flags | OFlags::TMPFILE, Mode::RUSR | Mode::WUSR) {
                 Ok(file) => return Ok(file.into()),
-                // Old kernels say that a directory cannot be written.
+                // Kernels without `O_TMPFILE` report `EISDIR`: a directory cannot be opened for writing.
                 Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT) => self.named.store(true, Ordering::Relaxed),
                 Err(error) => return Err(error.into()),
             }
@@ -141,12 +141,12 @@ impl Target {
         Ok(file.into())
     }
 
-    /// Flushes the file system, as a copy does. False if that takes longer than this: others may have more
-    /// to flush there than a probe can wait for.
+    /// Flushes the file system, as a copy does. Returns false if that takes longer than `within`: others may have more
+    /// data to flush than a probe can wait for.
     pub(super) fn flush(&self, within: Duration) -> io::Result<bool> {
         let directory = self.directory.try_clone()?;
         let (told, result) = mpsc::channel();
-        // Nothing interrupts a flush, so it is left to itself when the time is up.
+        // A flush cannot be interrupted, so its thread is left running when the time is up.
         std::thread::Builder::new().name("flush".to_owned()).spawn(move || {
             let _ = told.send(rustix::fs::syncfs(&directory));
         })?;
@@ -158,7 +158,7 @@ impl Target {
     }
 }
 
-/// What a trial may have written at any time, and the length of each writer's file, in whole blocks.
+/// Most bytes that trials may occupy, and the length of each writer's file in whole blocks.
 fn room(free_bytes: u64, memory: bool) -> (u64, u64) {
     let writers = writers() as u64;
     let (most, longest) =
@@ -168,27 +168,27 @@ fn room(free_bytes: u64, memory: bool) -> (u64, u64) {
     (room_bytes, (share - share % BLOCK_BYTES).max(BLOCK_BYTES))
 }
 
-/// Threads that write, as a copy has them.
+/// Number of writer threads that a copy would have.
 pub(super) fn writers() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).clamp(2, 8)
 }
 
-/// Files with the bytes that are in them.
+/// Files that are held open, and their total bytes.
 #[derive(Debug, Default)]
 struct HeldFiles {
     files: Vec<(File, u64)>,
     bytes: u64,
 }
 
-/// Files that are being written, held open until they are flushed.
+/// Written files that are held open until they are flushed.
 #[derive(Debug)]
 pub(super) struct Held<'a> {
     pub(super) target: &'a Target,
     kept: Mutex<HeldFiles>,
-    /// How many files may be open.
+    /// Most files to hold open.
     most_files: usize,
     direct: bool,
-    /// Time that making small files took, nanoseconds, and how many.
+    /// Total time of creating small files in nanoseconds, and their number.
     creating_ns: AtomicU64,
     created: AtomicU64,
 }
@@ -205,7 +205,7 @@ impl<'a> Held<'a> {
         }
     }
 
-    /// Another file of this length from each writer, and some go unflushed.
+    /// Whether one more file of this length from each writer would force some files out before the flush.
     fn is_full(&self, length: u32) -> bool {
         let (kept, more) = (self.kept(), writers());
         let bytes = kept.bytes + u64::from(length) * more as u64;
@@ -225,7 +225,8 @@ impl<'a> Held<'a> {
         kept.files.push((file, bytes));
         kept.bytes += bytes;
         if kept.files.len() >= self.most_files || kept.bytes >= self.most_bytes() {
-            // Some of them go unflushed; the trial is long for what may be open, or for what is free.
+            // Drop half of them without a flush: the trial is too long for the limit on open files, or for the free
+            // space.
             let half = kept.files.len().div_ceil(2);
             let gone: Vec<(File, u64)> = kept.files.drain(..half).collect();
             kept.bytes -= gone.iter().map(|(_, bytes)| bytes).sum::<u64>();
@@ -233,7 +234,7 @@ impl<'a> Held<'a> {
         }
     }
 
-    /// A small file, with the attributes that every file of a copy gets.
+    /// Writes a small file, with the attributes that every file of a copy gets.
     pub(super) fn small(&self, content: &[u8]) -> io::Result<()> {
         let began = Instant::now();
         let mut file = self.target.create(false)?;
@@ -251,14 +252,14 @@ impl<'a> Held<'a> {
     }
 }
 
-/// At most what this process may have open, less what else it needs.
+/// Number of files to hold: half of the limit on open files, within bounds.
 fn held_files() -> usize {
     let open = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let open = open.map_or(HELD_FILES, |open| usize::try_from(open).unwrap_or(HELD_FILES));
     (open / 2).clamp(16, HELD_FILES)
 }
 
-/// Writes big files one after the other; one for each thread.
+/// Writes big files one after the other; each thread has its own.
 pub(super) struct Pen<'a> {
     held: &'a Held<'a>,
     file: Option<File>,
@@ -274,7 +275,7 @@ impl<'a> Pen<'a> {
         let target = self.held.target;
         if self.at >= target.file_bytes {
             if target.written.load(Ordering::Relaxed) >= target.room_bytes {
-                // As much as may be used is used: over it again.
+                // The file has reached its length; overwrite it from the start.
                 self.at = 0;
                 if let Some(file) = &self.file {
                     file.set_len(0)?;
@@ -307,7 +308,7 @@ impl Drop for Pen<'_> {
     }
 }
 
-/// Tries writing.
+/// Runs the writing trials.
 pub(super) fn measure(target: &Target, time: Duration, small_bytes: u32, big: bool) -> io::Result<WriteFigures> {
     let before = target.disks.read();
     let mut figures = WriteFigures {
@@ -343,7 +344,7 @@ pub(super) fn measure(target: &Target, time: Duration, small_bytes: u32, big: bo
     Ok(figures)
 }
 
-/// Bytes of each step.
+/// Bytes written in each step of a trial.
 type Steps = Vec<u64>;
 
 fn write_big(target: &Target, time: Duration, direct: bool) -> io::Result<(Rate, Steps)> {
@@ -381,18 +382,18 @@ fn write_big(target: &Target, time: Duration, direct: bool) -> io::Result<(Rate,
         let failed = |_| io::Error::other("a thread failed");
         threads.into_iter().map(|thread| thread.join().map_err(failed)?).sum::<io::Result<u64>>()
     })?;
-    // What the disk keeps in a cache of its own counts when it is out of there.
+    // Data in the disk's own cache counts only once it has left that cache.
     for (file, _) in &held.kept().files {
         rustix::fs::fdatasync(file.as_fd())?;
     }
     let rate = Rate { bytes: blocks * BLOCK_BYTES, items: blocks, seconds: began.elapsed().as_secs_f64() };
     let mut steps: Steps = steps.into_iter().map(AtomicU64::into_inner).collect();
-    // The last one is cut off.
+    // The last step is incomplete.
     steps.pop();
     Ok((rate, steps))
 }
 
-/// Rates of the first and the last third, if the last is much the slower.
+/// Rates of the first and last third, if the last is much slower.
 fn fallen(steps: &[u64]) -> Option<(f64, f64)> {
     let third = steps.len() / 3;
     if third < 3 {
@@ -403,7 +404,7 @@ fn fallen(steps: &[u64]) -> Option<(f64, f64)> {
     (last < FALLEN * first).then_some((first, last))
 }
 
-/// How long a flush behind a trial of this length is waited for.
+/// Time limit of the flush after a trial of this length.
 pub(super) fn flush_time(trial: Duration) -> Duration {
     trial.mul_f64(FLUSH_TIMES).max(FLUSH_TIME)
 }

@@ -1,16 +1,16 @@
-//! How many records have come, and how many there are.
+//! Counts received records and compares with the total.
 //!
-//! The sender says how many there are when it has sent the last one, by another way than that goes: this end goes on to
-//! the end of the copy when both are there.
+//! The record count travels on the control channel, not with the data. The receiver finishes once it has the count and
+//! all records.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counts records. A writer that counts the last one and the thread that hears how many there are may be at it at the
-/// same time: in any order at least one of them finds that it is all.
+/// Counts records. A writer may count the last record at the moment when the total arrives. In any order, at least one
+/// of the two threads finds the copy complete.
 #[derive(Debug)]
 pub(super) struct Arrived {
     come: AtomicU64,
-    /// So many are there; more than any number until that is known.
+    /// Total number of records; `u64::MAX` until it is known.
     all: AtomicU64,
 }
 
@@ -21,18 +21,19 @@ impl Default for Arrived {
 }
 
 impl Arrived {
-    /// One more was verified and written. True if the thread that waits for all of them is to look.
+    /// Counts a record that was verified and written. Returns true if this completes the copy, so that the waiting
+    /// thread has to check.
     pub(super) fn another(&self) -> bool {
         self.come.fetch_add(1, Ordering::SeqCst);
         self.is_all()
     }
 
-    /// ExistingFile are so many.
+    /// Sets the total number of records.
     pub(super) fn expect(&self, records: u64) {
         self.all.store(records, Ordering::SeqCst);
     }
 
-    /// Whether all have come.
+    /// Whether all records have arrived.
     pub(super) fn is_all(&self) -> bool {
         self.all.load(Ordering::SeqCst) <= self.come.load(Ordering::SeqCst)
     }

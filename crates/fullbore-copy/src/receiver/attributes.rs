@@ -1,8 +1,8 @@
-//! Owner, permissions, extended attributes, times: put on new files, mended on old ones.
+//! Owners, permissions, extended attributes and times: sets them on new files, corrects them on existing ones.
 //!
-//! The order matters. A change of owner takes set-id bits and capabilities away; an ACL changes the
-//! group's bits; every one of them changes times. What the system refuses is a problem of its own
-//! kind, and the rest is kept.
+//! The order matters. A change of owner clears set-id bits and capabilities; an ACL changes the group's permission
+//! bits; each of them changes times. An attribute that the system refuses is a problem of its own kind; the others are
+//! still set.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{PoisonError, RwLock};
@@ -22,10 +22,10 @@ use crate::xattrs::{self, ACL_ACCESS, FileRef, Treatment, Xattrs};
 
 /// Set-user-id and set-group-id.
 const SET_ID: u32 = 0o6000;
-/// All that a umask can take away.
+/// Stands for an unknown umask: all bits that a umask can clear.
 const UNKNOWN_UMASK: u32 = 0o777;
 
-/// Sets attributes as the options say.
+/// Sets the attributes that the options select.
 #[derive(Debug)]
 pub(super) struct Attributes {
     owner: bool,
@@ -38,13 +38,13 @@ pub(super) struct Attributes {
     user_here: u32,
     group_here: u32,
     umask: u32,
-    /// What times are kept in on the file system of the destination itself, by its device.
+    /// Resolution of times on the destination's own file system, with its device number.
     grain: Option<(u64, Grain)>,
     names: Names,
     mapping: RwLock<Mapping>,
 }
 
-/// What could not be kept of one file.
+/// Attributes of one file that could not be kept, with the reasons.
 pub(super) type Failures = Vec<(ProblemKind, String)>;
 
 fn failed(failures: &mut Failures, kind: ProblemKind, error: Errno) {
@@ -52,10 +52,10 @@ fn failed(failures: &mut Failures, kind: ProblemKind, error: Errno) {
 }
 
 impl Attributes {
-    /// As the options say.
+    /// Selects the attributes by the options.
     ///
     /// # Errors
-    /// When they name a user or a group that this machine does not know.
+    /// [`CopyError::Usage`] if the options name a user or group that this machine does not know.
     pub(super) fn new(options: &Options) -> Result<Attributes, CopyError> {
         let names = Names::default();
         let mapping = Mapping::with(&options.owners, &names).map_err(CopyError::Usage)?;
@@ -69,7 +69,7 @@ impl Attributes {
             xattrs: options.xattrs,
             user_here: rustix::process::geteuid().as_raw(),
             group_here: rustix::process::getegid().as_raw(),
-            // Where it is not known every file gets its permissions set once more.
+            // If the umask is unknown, the permissions of every file are set explicitly.
             umask: umask().unwrap_or(UNKNOWN_UMASK),
             grain: None,
             names,
@@ -77,12 +77,12 @@ impl Attributes {
         })
     }
 
-    /// With what was learnt of the times on a device.
+    /// Uses a measured resolution of times for one device.
     pub(super) fn with_grain(self, device: u64, grain: Grain) -> Attributes {
         Attributes { grain: Some((device, grain)), ..self }
     }
 
-    /// Whether what is there has the source's time, as far as the file system can keep it.
+    /// Whether an existing file has the source's time, within the file system's resolution.
     pub(super) fn same_time(&self, folder: &Folder, entry: &Entry, status: &Stat) -> bool {
         if modified(status) == entry.modified {
             return true;
@@ -96,10 +96,10 @@ impl Attributes {
         self.times && (self.directory_times || entry.kind != Kind::Directory)
     }
 
-    /// Learns what the source calls its users and groups.
+    /// Records the source's names of users and groups.
     ///
     /// # Errors
-    /// When there are more than any source has.
+    /// [`CopyError::Meaning`] if the source names more users and groups than it can have.
     pub(super) fn learn(&self, owners: &[Owner]) -> Result<(), CopyError> {
         let mut mapping = self.mapping.write().unwrap_or_else(PoisonError::into_inner);
         let mut known = owners.iter().map(|owner| mapping.learn(&self.names, owner.group, owner.id, &owner.name));
@@ -111,7 +111,8 @@ impl Attributes {
         (mapping.owner(false, entry.user), mapping.owner(true, entry.group))
     }
 
-    /// The attributes to be set, with our numbers of users. What a sender may not list is ignored: it may be older.
+    /// The extended attributes to set, with this machine's numbers of users. Attributes that a sender should not list
+    /// are ignored, as it may be an older version.
     fn xattrs_of(&self, entry: &Entry) -> Xattrs {
         let mapping = self.mapping.read().unwrap_or_else(PoisonError::into_inner);
         let value = |name: &[u8], value: &[u8]| match Treatment::of(name) {
@@ -123,12 +124,12 @@ impl Attributes {
         carried.map(|(name, bytes)| (name.clone(), value(name, bytes))).collect()
     }
 
-    /// Makes a directory, and lets those in who may go in at the end: what is finished of a copy can be used while the
-    /// rest comes, or if it never does. A directory with an ACL stays ours until the end.
+    /// Makes a directory with its final access rights, as far as they can be set now. So finished files are usable
+    /// while the copy goes on, or if it is interrupted. A directory with an ACL stays private until the end.
     pub(super) fn make_directory(&self, folder: &Folder, name: &[u8], entry: &Entry) -> Result<(), Errno> {
         let make = |mode| rustix::fs::mkdirat(folder, name, mode);
         if !self.permissions {
-            // What is not kept of the permissions is what the umask takes away.
+            // The umask limits permissions that are not kept.
             return make(Mode::from_raw_mode(entry.mode & 0o777) | Mode::RWXU);
         }
         if entry.xattrs.iter().any(|(name, _)| xattrs::is_acl(name)) {
@@ -139,60 +140,63 @@ impl Attributes {
         let group = (self.group && (group != self.group_here || folder.gives_group)).then(|| Gid::from_raw(group));
         let is_ours = user.is_none() && group.is_none() && !folder.gives_group && !folder.gives_acl;
         if is_ours && entry.mode & (0o7000 | self.umask) == 0 {
-            // It is born so.
+            // mkdir(2) can set all of its permissions.
             return make(Mode::from_raw_mode(entry.mode | 0o700));
         }
         make(Mode::RWXU)?;
         let owned = (user.is_none() && group.is_none())
             || rustix::fs::chownat(&folder.descriptor, name, user, group, AtFlags::SYMLINK_NOFOLLOW).is_ok();
-        // What is refused now is tried again, and told of, at the end.
+        // A refused change is tried again at the end, and reported then.
         let mode = if owned { entry.mode | 0o700 } else { entry.mode & !SET_ID | 0o700 };
         let _ = change_mode(&folder.descriptor, name, mode);
         Ok(())
     }
 
-    /// The mode that a new file is created with. Who may not read the file in the end must not while it is written
-    /// either; [`Attributes::put`] gives the rest.
+    /// The mode that a new file is created with. Users who may not read the finished file must not read it while it is
+    /// written. [`Attributes::put`] sets the remaining attributes.
     pub(super) fn creation_mode(&self, folder: &Folder, entry: &Entry) -> Mode {
         let mode = entry.mode & 0o777;
-        // Here the group's bits bound an ACL that the file gets later, and some may be denied what all others may.
+        // The file will get an ACL, of which the group's bits are the mask. An ACL may also deny to some what all
+        // others may.
         if self.acls && entry.xattrs.iter().any(|(name, _)| xattrs::is_acl(name)) {
             return Mode::from_raw_mode(mode & 0o700);
         }
-        // An ACL of the directory goes with the others' permissions, or it is to stay.
+        // Here an ACL inherited from the directory does not widen access: the permissions of others follow the mode, or
+        // the ACL is kept.
         let stays_open = !folder.gives_acl || !self.acls;
         if stays_open && self.is_born_with(folder, self.group.then(|| self.owner_of(entry).1)) {
             return Mode::from_raw_mode(mode);
         }
-        // Whatever group it is of for now: what that and the others both may in the end, everybody may.
+        // The file's group may be a different one for now. Permissions that both the group and others will have are
+        // safe for everyone.
         let all = mode >> 3 & mode & 0o7;
         Mode::from_raw_mode(mode & 0o700 | all << 3 | all)
     }
 
-    /// Whether a new file certainly has this group, or whichever it is born with if none is to be set. That is ours or,
-    /// as the mount may be told so (mount(8), `grpid`), the directory's.
+    /// Whether a new file certainly gets this group; always true for `None`. A new file gets the process's group or,
+    /// with the mount option `grpid` (mount(8)), the directory's.
     fn is_born_with(&self, folder: &Folder, group: Option<u32>) -> bool {
         let is_ours = |group| folder.gives_group || group == self.group_here;
         group.is_none_or(|group| folder.group == group && is_ours(group))
     }
 
-    /// The mode of an unfinished file that a later run may have to open again.
+    /// The mode of an unfinished file, which a later run may have to open again.
     pub(super) fn unfinished_mode(&self, folder: &Folder, entry: &Entry) -> Mode {
         self.creation_mode(folder, entry) | Mode::RUSR | Mode::WUSR
     }
 
-    /// The mode of a device, pipe or socket until [`Attributes::put_on_name`] gives it its own.
+    /// The mode of a device, pipe or socket until [`Attributes::put_on_name`] sets its own.
     pub(super) fn node_mode(&self, folder: &Folder, entry: &Entry) -> Mode {
         if self.permissions { self.creation_mode(folder, entry) } else { Mode::from_raw_mode(entry.mode & 0o777) }
     }
 
-    /// The mode that a whole file has that was unfinished: an earlier run may have made it, under other circumstances.
+    /// The mode of an unfinished file that is now complete. An earlier run may have created it under other conditions.
     pub(super) fn present_mode(&self, file: impl AsFd, folder: &Folder, entry: &Entry) -> Mode {
         let status = if self.permissions { rustix::fs::fstat(file).ok() } else { None };
         status.map_or(self.unfinished_mode(folder, entry), |status| Mode::from_raw_mode(status.st_mode & 0o7777))
     }
 
-    /// Puts everything on a file created with this mode, while it is open.
+    /// Sets all attributes of an open file that was created with this mode.
     pub(super) fn put(&self, file: impl AsFd, created: Mode, folder: &Folder, entry: &Entry) -> Failures {
         let mut failures = Failures::new();
         let file = file.as_fd();
@@ -206,14 +210,14 @@ impl Attributes {
             owned = self.change_owner(set, Some(user), Some(group), &mut failures);
         }
         if folder.gives_acl && self.acls && !entry.xattrs.iter().any(|(name, _)| name == ACL_ACCESS) {
-            // What the directory gave to the new file, the source does not have.
+            // The file inherited an ACL from its directory that the source's file does not have.
             if let Err(error) = xattrs::remove(FileRef::Open(file), ACL_ACCESS) {
                 failed(&mut failures, ProblemKind::Acls, error);
             }
         }
         self.set_xattrs(FileRef::Open(file), &self.xattrs_of(entry), &mut failures);
         if !owned && mode & SET_ID != 0 {
-            // Not for an owner whom nobody meant.
+            // Set-id bits must not apply to an owner that the user did not choose.
             mode &= !SET_ID;
             failures.push((ProblemKind::Mode, "set-id bits are left out with another owner".to_owned()));
         }
@@ -222,7 +226,7 @@ impl Attributes {
         let mode = if self.permissions {
             (has_acl || mode & self.umask != 0 || mode != created).then_some(mode)
         } else {
-            // What is not kept of the permissions is what the umask takes away. Where that is not known, it may be all.
+            // The umask limits permissions that are not kept. An unknown umask may clear all of them.
             let is_narrow = self.umask != UNKNOWN_UMASK && mode & 0o077 != created & 0o077;
             is_narrow.then_some((mode & 0o777 | created) & !self.umask)
         };
@@ -239,7 +243,7 @@ impl Attributes {
         failures
     }
 
-    /// Mends what differs on something that is there. Gives what could not be, and whether anything differed.
+    /// Corrects differing attributes of an existing entry. Returns the failures, and whether anything differed.
     pub(super) fn mend(
         &self,
         folder: &Folder,
@@ -261,7 +265,7 @@ impl Attributes {
             let set =
                 |user, group| rustix::fs::chownat(&folder.descriptor, name, user, group, AtFlags::SYMLINK_NOFOLLOW);
             owned = dry_run || self.change_owner(set, user, group, &mut failures);
-            // The change may have taken set-id bits away.
+            // The change of owner may have cleared set-id bits.
             mode_differs |= self.permissions && !is_link && entry.mode & SET_ID != 0;
         }
         let wanted = self.xattrs_of(entry);
@@ -272,7 +276,8 @@ impl Attributes {
         };
         match present {
             Ok(mut present) => {
-                // Those that stay are no difference, or a second run would not come to rest.
+                // Attributes that are never removed do not count as differences; else every run would report them
+                // again.
                 present.retain(|(name, _)| Treatment::of(name).is_removed() || has(&wanted, name));
                 let changed = user.is_some() || group.is_some();
                 if present != wanted || changed && !wanted.is_empty() {
@@ -298,7 +303,7 @@ impl Attributes {
         if self.keeps_time(entry) && differs && !dry_run {
             let times = times(entry.modified);
             let set = if name == b"." {
-                // By the open directory: its new permissions may not let us in.
+                // Through the open directory, as its new permissions may not allow to enter it.
                 rustix::fs::futimens(&folder.descriptor, &times)
             } else {
                 rustix::fs::utimensat(&folder.descriptor, name, &times, AtFlags::SYMLINK_NOFOLLOW)
@@ -310,12 +315,12 @@ impl Attributes {
         (differs, failures)
     }
 
-    /// What is other on something that is there, as far as it would be mended.
+    /// The differences of an existing entry that would be corrected.
     pub(super) fn changes(&self, folder: &Folder, name: &[u8], status: &Stat, entry: &Entry) -> Changes {
         let (user, group) = self.owner_of(entry);
         let wanted = self.xattrs_of(entry);
         let mut present = match self.acls || self.xattrs {
-            // What cannot be read is told where it is mended.
+            // An attribute that cannot be read is reported when it is corrected.
             true => xattrs::read(folder.file_ref(name), self.acls, self.xattrs).unwrap_or_else(|_| wanted.clone()),
             false => Xattrs::new(),
         };
@@ -330,7 +335,7 @@ impl Attributes {
             size: entry.kind == Kind::File && status.st_size as u64 != entry.size,
             time: self.keeps_time(entry) && !self.same_time(folder, entry, status),
             mode: self.permissions && !is_link && status.st_mode & 0o7777 != entry.mode,
-            // Who is not root keeps no owners.
+            // Only root can keep owners.
             owner: self.owner && self.user_here == 0 && user != status.st_uid,
             group: self.group && group != status.st_gid,
             acl: differ(true),
@@ -338,7 +343,8 @@ impl Attributes {
         }
     }
 
-    /// Changes owner and group; the group alone if the owner cannot be. False if the owner is not as wished.
+    /// Changes owner and group, or the group alone if the owner cannot be changed. Returns false if the owner is wrong
+    /// afterwards.
     fn change_owner(
         &self,
         set: impl Fn(Option<Uid>, Option<Gid>) -> Result<(), Errno>,
@@ -382,7 +388,7 @@ impl Attributes {
         self.set_xattrs(place, wanted, failures);
     }
 
-    /// Puts everything on what was just made under a name: a link, a device, a directory.
+    /// Sets all attributes of a new link, device or directory by its name.
     pub(super) fn put_on_name(&self, folder: &Folder, name: &[u8], entry: &Entry) -> Result<Failures, Errno> {
         let status = rustix::fs::statat(&folder.descriptor, name, AtFlags::SYMLINK_NOFOLLOW)?;
         Ok(self.mend(folder, name, &status, entry, false).1)
@@ -393,7 +399,7 @@ fn has(xattrs: &Xattrs, name: &[u8]) -> bool {
     xattrs.iter().any(|(other, _)| other == name)
 }
 
-/// Changes the permissions of a name that is no link; a link put in its place is not followed.
+/// Changes the permissions of a name that is not a link. A link that takes its place meanwhile is not followed.
 pub(super) fn change_mode(directory: &OwnedFd, name: &[u8], mode: u32) -> Result<(), Errno> {
     let own = if name.is_empty() { b"." } else { name };
     let open = |flags| rustix::fs::openat(directory, own, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
@@ -404,7 +410,7 @@ pub(super) fn change_mode(directory: &OwnedFd, name: &[u8], mode: u32) -> Result
     }
     let mode = Mode::from_raw_mode(mode);
     match rustix::fs::chmod(format!("/proc/self/fd/{}", held.as_raw_fd()), mode) {
-        // Without /proc, as in an empty root. Opening anything else can have side effects.
+        // Without /proc, for instance in an empty root. Opening other kinds of files can have side effects.
         Err(Errno::NOENT) if matches!(kind, Some(Kind::File | Kind::Directory)) => {
             rustix::fs::fchmod(open(OFlags::RDONLY | OFlags::NONBLOCK)?, mode)
         }
@@ -412,7 +418,7 @@ pub(super) fn change_mode(directory: &OwnedFd, name: &[u8], mode: u32) -> Result
     }
 }
 
-/// For calls that set the time of the last change, and leave that of the last access alone.
+/// Timestamps that set the modification time and leave the access time.
 pub(super) fn times(modified: Time) -> Timestamps {
     Timestamps {
         last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
@@ -420,13 +426,14 @@ pub(super) fn times(modified: Time) -> Timestamps {
     }
 }
 
-/// A day, in seconds: further apart than any file system's clock is coarse, or wrong by a time zone.
+/// A day in seconds: more than the resolution of any file system's times, or an error of a time zone.
 pub(super) const DAY_S: i64 = 86_400;
 
-/// Gives a file the first of some times that is, as the file system keeps it, not the one that it has.
+/// Sets a file's time to the first of several candidates that the file system stores as a different time than the
+/// current one.
 ///
 /// # Errors
-/// It cannot be set.
+/// The error of utimensat(2) or stat(2). A missing file is not an error.
 pub(super) fn change_time(folder: &Folder, name: &[u8], others: impl FnOnce(Time) -> [Time; 3]) -> Result<(), Errno> {
     let now = || Ok(folder.status(name)?.map(|status| modified(&status)));
     let Some(before) = now()? else { return Ok(()) };
@@ -440,42 +447,42 @@ pub(super) fn change_time(folder: &Folder, name: &[u8], others: impl FnOnce(Time
     Ok(())
 }
 
-/// The time of last change of content in a status.
+/// The modification time in a status.
 pub(super) fn modified(status: &Stat) -> Time {
     Time { seconds: status.st_mtime, nanoseconds: status.st_mtime_nsec as u32 }
 }
 
-/// The time of last change of content or attributes in a status.
+/// The change time of content or attributes in a status.
 pub(super) fn changed(status: &Stat) -> Time {
     Time { seconds: status.st_ctime, nanoseconds: status.st_ctime_nsec as u32 }
 }
 
-/// What a file system keeps times in.
+/// The resolution of a file system's times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Grain {
-    /// Multiples of so many nanoseconds; the rest is cut off.
+    /// Multiples of this number of nanoseconds; the remainder is cut off.
     Of(u64),
     /// Any of [`GRAINS`].
     Unknown,
 }
 
-/// What file systems count in, nanoseconds: NTFS and SMB, microseconds, exFAT, ext3 and HFS+, FAT.
+/// Resolutions in nanoseconds: exact; NTFS and SMB; microseconds; exFAT; ext3 and HFS+; FAT.
 const GRAINS: [u64; 6] = [1, 100, 1000, 10_000_000, SECOND, 2 * SECOND];
 const SECOND: u64 = 1_000_000_000;
 
-/// A time of which every grain takes something away.
+/// A time that every resolution but the first truncates.
 pub(super) const TRIAL: Time = Time { seconds: 101, nanoseconds: 123_456_789 };
 
 impl Grain {
-    /// What a file whose time was set to [`TRIAL`] tells. A file system that does something else to it is one that
-    /// keeps nothing: rather is a file copied again than a change overlooked.
+    /// The resolution, from the time that a file has after it was set to [`TRIAL`]. A file system that returns anything
+    /// else counts as exact: better to copy a file again than to miss a change.
     pub(super) fn of_trial(kept: Time) -> Grain {
         let grain = GRAINS.into_iter().find(|grain| cut(TRIAL, *grain) == kept);
         Grain::Of(grain.unwrap_or(1))
     }
 
-    /// Where nothing can be tried: what the kind of a file system may be. Those of other systems may be kept by a
-    /// server that counts in something else.
+    /// The resolution from the type of the file system, if nothing can be tried. A server behind a foreign file system
+    /// may have any resolution.
     fn guessed(folder: &Folder) -> Grain {
         /// `linux/magic.h`, and the file systems' own sources: msdos, exFAT, NTFS (two), SMB (three), FUSE, HFS (two).
         const OF_OTHERS: [u64; 10] = [
@@ -494,7 +501,7 @@ impl Grain {
         if kind.is_ok_and(|kind| OF_OTHERS.contains(&kind)) { Grain::Unknown } else { Grain::Of(1) }
     }
 
-    /// Whether a time at the destination is the source's, as far as it can be kept there.
+    /// Whether a time at the destination equals the source's, within the resolution.
     fn same(self, source: Time, here: Time) -> bool {
         match self {
             Grain::Of(grain) => cut(source, grain) == here,
@@ -503,7 +510,7 @@ impl Grain {
     }
 }
 
-/// A time without what a grain cannot hold.
+/// Truncates a time to a resolution.
 fn cut(time: Time, grain: u64) -> Time {
     let seconds = (grain / SECOND).max(1) as i64;
     let nanoseconds = time.nanoseconds - (u64::from(time.nanoseconds) % grain) as u32;

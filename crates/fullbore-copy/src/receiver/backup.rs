@@ -1,7 +1,7 @@
-//! `--backup`: what is replaced or deleted stays, under another name or in another directory.
+//! `--backup`: keeps replaced and deleted files under another name or in another directory.
 //!
-//! A file that is replaced is linked to its backup's name first, where the file system can, so that its own name is
-//! never without a file. Directories are made anew in the directory of backups, with the attributes that they have.
+//! A replaced file is first linked to its backup's name, where the file system can, so that its own name always has a
+//! file. Directories are recreated in the backup directory, with their current attributes.
 
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt as _;
@@ -32,21 +32,21 @@ pub(super) struct Backup<'a> {
     directory: Option<BackupDirectory>,
 }
 
-/// The directory of backups, which is made when the first one goes there.
+/// The backup directory, which is created for the first backup.
 struct BackupDirectory {
     path: PathBuf,
-    /// Its path beneath the destination, if it is there.
+    /// Its path below the destination, if it is there.
     within: Option<Vec<u8>>,
     tree: Mutex<Option<Arc<Tree>>>,
-    /// Keeps all that files here have.
+    /// Keeps all attributes that the files have.
     attributes: Attributes,
 }
 
 impl<'a> Backup<'a> {
-    /// None if no backups are wanted, or nothing is written.
+    /// Prepares backups; `None` if the options do not ask for them.
     ///
     /// # Errors
-    /// When the directory of backups is the destination itself.
+    /// [`CopyError::Usage`] if the backup directory is the destination itself.
     pub(super) fn new(options: &Options, destination: &Path, tree: &'a Tree) -> Result<Option<Backup<'a>>, CopyError> {
         let Some(BackupSettings { directory, suffix }) = &options.backup else { return Ok(None) };
         let directory = match directory {
@@ -66,7 +66,8 @@ impl<'a> Backup<'a> {
         Ok(Some(Backup { tree, suffix: suffix.clone(), directory }))
     }
 
-    /// Whether a name of the destination is, or has in it, what backups made of this run or of earlier ones: never deleted.
+    /// Whether a path of the destination is, or contains, a backup of this or an earlier run. Such paths are never
+    /// deleted.
     pub(super) fn protects(&self, path: &[u8]) -> bool {
         match &self.directory {
             Some(directory) => directory
@@ -77,20 +78,20 @@ impl<'a> Backup<'a> {
         }
     }
 
-    /// Whether backups are beside what takes their place, and this is the name of one.
+    /// Whether backups are beside their replacements, and this is the name of one.
     fn is_one(&self, name: &[u8]) -> bool {
         self.directory.is_none() && name.len() > self.suffix.len() && name.ends_with(&self.suffix)
     }
 
-    /// Whether backups are beside what takes their place.
+    /// Whether backups are beside their replacements.
     pub(super) fn is_beside(&self) -> bool {
         self.directory.is_none()
     }
 
-    /// Keeps what has a name that is about to be replaced. False if that failed, which was told.
+    /// Backs up a file that is about to be replaced. Returns false if that failed and was reported.
     ///
     /// # Errors
-    /// When the destination fails.
+    /// The error, if it means that the destination itself fails ([`is_fatal`]): full, over quota, read-only or broken.
     pub(super) fn keep(
         &self,
         folder: &Folder,
@@ -101,11 +102,12 @@ impl<'a> Backup<'a> {
         self.put(folder, name, path, true).map(|()| true).or_else(|error| told(error, path, problem))
     }
 
-    /// Moves what is to be deleted, or was replaced and is called `own` now, to its backup. False if that failed, which
-    /// was told.
+    /// Moves a deleted file, or a replaced one that is now called `own`, to its backup. Returns false if that failed
+    /// and was reported.
     ///
     /// # Errors
-    /// When the destination fails.
+    /// The error, if it means that the destination itself fails ([`is_fatal`]): full, over quota, read-only or broken.
+    /// If `own` is a backup itself, any error of removing it.
     pub(super) fn take(
         &self,
         folder: &Folder,
@@ -142,7 +144,8 @@ impl<'a> Backup<'a> {
                 copy(folder, own, to, entry, &backups.attributes)?;
                 if stays { Ok(()) } else { folder.unlink(own) }
             }
-            // No links there, too many of them, or none to files of others (`protected_hardlinks` of proc(5)).
+            // The file system has no links, the file has too many, or it belongs to someone else
+            // (`protected_hardlinks`, proc(5)).
             (Err(Errno::PERM | Errno::MLINK | Errno::OPNOTSUPP), _) if stays => {
                 rustix::fs::renameat(folder, own, to, &new[..])
             }
@@ -150,7 +153,7 @@ impl<'a> Backup<'a> {
         }
     }
 
-    /// The directory of backups for what was in this one.
+    /// The backup directory for files of this directory.
     fn folder(&self, backups: &BackupDirectory, directory: &[u8]) -> Result<Arc<Folder>, Errno> {
         let tree = backups.open(self.tree.root())?;
         self.folder_within(backups, &tree, directory)
@@ -164,7 +167,7 @@ impl<'a> Backup<'a> {
         let (above, name) = parts(directory);
         let above = self.folder_within(backups, tree, above)?;
         match rustix::fs::mkdirat(&*above, name, Mode::RWXU) {
-            // Another thread has made it.
+            // Another thread created it first.
             Ok(()) | Err(Errno::EXIST) => {}
             Err(error) => return Err(error),
         }
@@ -177,13 +180,13 @@ fn told(error: Errno, path: &[u8], problem: &(dyn Fn(ProblemKind, &[u8], String)
     if is_fatal(error) {
         return Err(error);
     }
-    let text = format!("what is there cannot be kept as a backup: {}", std::io::Error::from(error));
+    let text = format!("cannot back up the existing file: {}", std::io::Error::from(error));
     problem(ProblemKind::Unwritable, path, text);
     Ok(false)
 }
 
 impl BackupDirectory {
-    /// Opens it, and makes it like the destination if it is not there.
+    /// Opens the backup directory. Creates it with the destination's attributes if it is missing.
     fn open(&self, destination: &Folder) -> Result<Arc<Tree>, Errno> {
         let mut tree = self.tree.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(tree) = &*tree {
@@ -203,7 +206,7 @@ impl BackupDirectory {
         Ok(tree.insert(Arc::new(opened)).clone())
     }
 
-    /// Gives a directory of backups the attributes of the one here: nobody sees more by it.
+    /// Gives a backup directory the attributes of the original, so that nobody can see more than before.
     fn like(&self, above: &Folder, name: &[u8], here: &Folder) -> Result<(), Errno> {
         let status = rustix::fs::fstat(here)?;
         let mut entry = entry_of(name, &status).ok_or(Errno::INVAL)?;
@@ -213,7 +216,7 @@ impl BackupDirectory {
     }
 }
 
-/// Copies what cannot be moved, as another file system has the backups, and flushes it: what is here goes right after.
+/// Copies a file to a backup directory on another file system, and flushes it, as the original is removed right after.
 fn copy(folder: &Folder, own: &[u8], to: &Folder, mut entry: Entry, attributes: &Attributes) -> Result<(), Errno> {
     entry.xattrs = xattrs::read(folder.file_ref(own), true, true)?;
     if entry.kind != Kind::File {
@@ -227,7 +230,7 @@ fn copy(folder: &Folder, own: &[u8], to: &Folder, mut entry: Entry, attributes: 
     let mode = attributes.unfinished_mode(to, &entry);
     let target = partial::create(to, &entry.name, mode)?;
     copy_content(&source, &target)?;
-    // What cannot be kept of its attributes is no reason to lose its content.
+    // Losing attributes is no reason to lose the content.
     drop(attributes.put(&target, mode, to, &entry));
     rustix::fs::fsync(&target)
 }

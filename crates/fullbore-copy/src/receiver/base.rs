@@ -1,8 +1,8 @@
-//! `--link-dest`: files that another directory here has already are linked to, or copied from there, and do not come
-//! from the source.
+//! `--link-dest`: reuses files that another local directory has already. They are linked or copied from there instead
+//! of transferred.
 //!
-//! A file that is the same, with the same attributes, becomes a hard link. One with other attributes is copied here,
-//! at the end, as changed attributes would show through every link. Of one with another content, equal blocks are taken.
+//! A file with the same content and attributes becomes a hard link. One with other attributes is copied here at the
+//! end, as changed attributes would show through every link. If only the content differs, equal blocks are reused.
 
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
@@ -18,28 +18,28 @@ use crate::item::{Changes, Update};
 use crate::options::Options;
 use crate::session::add;
 
-/// The directories, in the order of the command line.
+/// The base directories, in the order of the command line.
 #[derive(Debug, Default)]
 pub(super) struct Bases {
     trees: Vec<Tree>,
 }
 
-/// How much of an entry a base has.
+/// How well a base's file matches an entry; later variants match better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Match {
-    /// A file of that name.
+    /// It has the same name.
     Name,
-    /// A file of the same size, whose content may be the same.
+    /// It has the same size, and may have the same content.
     Size,
-    /// The same content.
+    /// It has the same content.
     Content,
-    /// The same content and attributes.
+    /// It has the same content and attributes.
     All,
 }
 
-/// What a base has of an entry.
+/// A base's file for an entry.
 pub(super) struct Base {
-    /// Which base.
+    /// Number of the base, in the order of the command line.
     pub(super) index: usize,
     pub(super) folder: Arc<Folder>,
     pub(super) status: Stat,
@@ -47,15 +47,16 @@ pub(super) struct Base {
 }
 
 impl Bases {
-    /// Opens directories, which are relative to the destination; gives those that cannot be opened, and why. Who moves
-    /// files needs none: a link may be one to the very file that is to be removed.
+    /// Opens the base directories, which are relative to the destination. Also returns those that cannot be opened,
+    /// with the errors. With `--remove-source-files` there are none: a link could lead to the very file that is
+    /// removed.
     pub(super) fn open(options: &Options, destination: &Path) -> (Bases, Vec<(Vec<u8>, Errno)>) {
         use std::os::unix::ffi::OsStrExt as _;
         let directories = if options.remove_source_files { &[][..] } else { &options.link_dest };
         let (mut trees, mut missing) = (Vec::new(), Vec::new());
         for directory in directories {
             let path = destination.join(std::ffi::OsStr::from_bytes(directory));
-            // In a dry run the destination may be missing, and with it what `..` would lead from.
+            // In a dry run the destination may not exist, so that `..` cannot be resolved from it.
             match Tree::open(&if destination.exists() { path } else { without_dots(&path) }) {
                 Ok(tree) => trees.push(tree),
                 Err(error) => missing.push((directory.clone(), error)),
@@ -68,13 +69,13 @@ impl Bases {
         self.trees.is_empty()
     }
 
-    /// A directory of a base.
+    /// A directory below a base.
     pub(super) fn folder(&self, index: usize, directory: &[u8]) -> Result<Arc<Folder>, Errno> {
         self.trees.get(index).ok_or(Errno::NOENT)?.folder(directory)
     }
 }
 
-/// A path without `..`.
+/// A path with `..` resolved textually.
 fn without_dots(path: &Path) -> PathBuf {
     path.components().fold(PathBuf::new(), |mut path, part| {
         if part != Component::ParentDir || !path.pop() {
@@ -85,14 +86,14 @@ fn without_dots(path: &Path) -> PathBuf {
 }
 
 impl Writers<'_> {
-    /// The directory of the first base that has it, to be compared with.
+    /// The directory of the first base that has it, for comparing attributes.
     pub(super) fn base_directory(&self, path: &[u8]) -> Option<(Arc<Folder>, Stat)> {
         let folder = self.bases.trees.iter().find_map(|tree| tree.folder(path).ok())?;
         let status = rustix::fs::fstat(&*folder).ok()?;
         Some((folder, status))
     }
 
-    /// The first base that has most of an entry.
+    /// The base with the best match for an entry; the first of equals.
     pub(super) fn base(&self, directory: &[u8], entry: &Entry) -> Option<Base> {
         let mut best: Option<Base> = None;
         for (index, tree) in self.bases.trees.iter().enumerate() {
@@ -128,11 +129,11 @@ impl Writers<'_> {
         })
     }
 
-    /// Takes an entry from a base that has its content: a hard link now, or a copy at the end. In a dry run, tells of it.
-    /// Gives whether it is a link now.
+    /// Takes an entry from a base that has its content: makes a hard link now, or schedules a copy for the end. A dry
+    /// run only reports it. Returns whether a link was made.
     ///
     /// # Errors
-    /// As the system says.
+    /// The error of linkat(2). Not `EXDEV`, `EPERM`, `EMLINK` and `EOPNOTSUPP`: a copy is scheduled then.
     pub(super) fn take_base(
         &self,
         id: u64,
@@ -153,7 +154,7 @@ impl Writers<'_> {
                     add(&self.context.progress.made, 1);
                     return Ok(!is_dry);
                 }
-                // Another file system, a file of somebody else, no links there, or too many of them.
+                // Another file system, someone else's file, a file system without links, or too many links.
                 Err(Errno::XDEV | Errno::PERM | Errno::MLINK | Errno::OPNOTSUPP) => {}
                 Err(error) => return Err(error),
             }

@@ -1,12 +1,11 @@
-//! How the blocks of big files are written: by way of the page cache, or around it.
+//! Writes blocks of big files, through the page cache or around it.
 //!
-//! The cache takes a block at memory's speed and writes it later, but the copy into it can cost a whole core,
-//! and what it has not written waits for the flush. Around it (O_DIRECT, open(2)) the disk takes blocks from our
-//! memory. Which is faster depends on file system, disk and processor, so it is tried on the real files: the
-//! first blocks go by turns the one way and the other, and the faster way is taken for the rest. A turn by way
-//! of the cache is over when the disk has what was written in it, or the cache would always seem the faster.
-//! What is not whole, aligned blocks always goes by way of the cache, and so does everything where the system
-//! refuses the other way.
+//! The page cache takes a block at memory speed and writes it later. But the copy into the cache can cost a whole core,
+//! and unwritten data waits for the flush. With O_DIRECT (open(2)) the disk reads blocks from our memory. Which is
+//! faster depends on file system, disk and processor, so a trial on the real files decides. The first blocks are
+//! written in turns, cached and direct; the rest takes the faster way. A cached turn ends when its data is on the disk;
+//! else the cache would always seem faster. Unaligned and partial blocks always go through the cache, as does
+//! everything if the system refuses O_DIRECT.
 
 mod kernel;
 
@@ -21,61 +20,61 @@ use rustix::io::Errno;
 use super::partial::errno;
 use fullbore_engine::memory_pool::MemoryPool;
 
-/// Files from this size on are written either way. Smaller ones fit a disk's own memory, and are gone before a
-/// trial would tell.
+/// Size from which files take part in the trial, in bytes. Smaller ones fit a disk's own cache, and end before a trial
+/// would tell.
 pub(super) const BULK_BYTES: u64 = 64 << 20;
-/// Alignment that O_DIRECT asks of memory, offsets and lengths: the largest that disks have.
+/// Alignment that O_DIRECT needs of memory, offsets and lengths: the largest of all disks.
 const ALIGN_BYTES: usize = 4096;
-/// Bytes of each turn, and how many turns there are of each way: more than a disk's own memory takes at once,
-/// little of a copy that is worth it.
+/// Bytes per turn, and number of turns per way: more than a disk's own cache takes at once, and little of a copy for
+/// which the choice matters.
 const TURN_BYTES: u64 = 32 << 20;
 const TURNS: u32 = 4;
-/// The way around the cache is taken if it is so much faster. Less may be chance, and what is in the cache
-/// is there for whoever reads the copy next.
+/// Least speed-up at which direct writes are chosen. Less may be chance, and the cache helps whoever reads the copy
+/// next.
 const GAIN: f64 = 1.15;
 /// Types of file systems in memory (statfs(2)): tmpfs, ramfs.
 const MEMORY: [u32; 2] = [0x0102_1994, 0x8584_58f6];
 
-/// A way to write.
+/// A way to write blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WriteMode {
-    /// By way of the page cache.
+    /// Through the page cache.
     Cached,
-    /// Around it.
+    /// Around the page cache (O_DIRECT).
     Direct,
 }
 
-/// What is known of each file system.
+/// The trials on all file systems.
 pub(super) struct Bulk {
-    /// By the number of the device.
+    /// Trials by device number.
     trials: Mutex<HashMap<u64, Trial>>,
-    /// A turn has ended.
+    /// Signals the end of a turn.
     turned: Condvar,
-    /// Where aligned memory comes from.
+    /// Pool of aligned memory.
     pool: MemoryPool,
 }
 
 /// The trial on one file system.
 #[derive(Debug, Default)]
 struct Trial {
-    /// How it ended.
+    /// The result; `None` while the trial goes on.
     chosen: Option<WriteMode>,
-    /// Turns that are over.
+    /// Number of completed turns.
     turns: u32,
-    /// Bytes given out in this turn, and threads that write them.
+    /// Bytes assigned in this turn, and threads that write now.
     given: u64,
     writing: u32,
-    /// Since when somebody writes.
+    /// Since when at least one thread writes.
     since: Option<Instant>,
     /// Bytes and time of each way: cached, direct.
     bytes: [u64; 2],
     time: [Duration; 2],
-    /// What is in the cache of this turn, perhaps not on the disk.
+    /// Ranges that were written through the cache in this turn, and may not be on the disk.
     cached: Vec<(Arc<File>, u64, u64)>,
 }
 
 impl Trial {
-    /// On the file system of this file. One of memory has nothing but the cache.
+    /// Begins the trial on a file's file system. A file system in memory has only the cache.
     fn on(file: &File) -> Trial {
         let is_memory = rustix::fs::fstatfs(file).is_ok_and(|status| MEMORY.contains(&(status.f_type as u32)));
         Trial { chosen: is_memory.then_some(WriteMode::Cached), ..Trial::default() }
@@ -85,14 +84,14 @@ impl Trial {
         self.chosen.unwrap_or(if self.turns.is_multiple_of(2) { WriteMode::Cached } else { WriteMode::Direct })
     }
 
-    /// A block of this turn is to be written.
+    /// A thread starts to write a block of this turn.
     fn begin(&mut self, bytes: u64, now: Instant) {
         self.given += bytes;
         self.writing += 1;
         self.since.get_or_insert(now);
     }
 
-    /// It is written. True if the turn is over by it.
+    /// A thread has written a block. Returns true if this ends the turn.
     fn end(&mut self, bytes: u64, now: Instant) -> bool {
         self.writing -= 1;
         self.bytes[self.way() as usize] += bytes;
@@ -102,13 +101,13 @@ impl Trial {
         self.writing == 0 && self.given >= TURN_BYTES
     }
 
-    /// Nobody writes: this is nobody's time.
+    /// No thread writes: stop the clock.
     fn pause(&mut self, now: Instant) {
         let spent = self.since.take().map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
         self.time[self.way() as usize] += spent;
     }
 
-    /// The turn is over, and so may be the trial.
+    /// Ends the turn, and maybe the trial.
     fn turn(&mut self) {
         self.turns += 1;
         self.given = 0;
@@ -118,20 +117,20 @@ impl Trial {
         }
     }
 
-    /// How much faster the way around the cache is.
+    /// Speed-up of direct over cached writes.
     fn gain(&self) -> f64 {
         let rate = |way: WriteMode| self.bytes[way as usize] as f64 / self.time[way as usize].as_secs_f64().max(1e-9);
         rate(WriteMode::Direct) / rate(WriteMode::Cached).max(1e-9)
     }
 }
 
-/// A big file, open for writing.
+/// A big file that is open for writing.
 pub(super) struct Target<'a> {
-    /// Number of its device.
+    /// Device number of its file system.
     pub(super) device: u64,
-    /// By way of the cache.
+    /// The file, opened for cached writes.
     pub(super) file: &'a Arc<File>,
-    /// Opens the same file to write around the cache.
+    /// Opens the same file for direct writes.
     pub(super) direct: &'a dyn Fn() -> Result<Arc<File>, Errno>,
 }
 
@@ -144,12 +143,12 @@ impl Bulk {
         self.trials.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether big files on one of the file systems are written around the cache, by a trial.
+    /// Whether a trial chose direct writes on any file system.
     pub(super) fn is_direct(&self) -> bool {
         self.lock().values().any(|trial| trial.chosen == Some(WriteMode::Direct))
     }
 
-    /// Writes a block, whole.
+    /// Writes a whole block.
     pub(super) fn write(&self, target: &Target<'_>, content: &[u8], offset: u64) -> Result<(), Errno> {
         let cached = || target.file.write_all_at(content, offset).map_err(errno);
         let is_aligned = content.len().is_multiple_of(ALIGN_BYTES) && offset.is_multiple_of(ALIGN_BYTES as u64);
@@ -172,8 +171,8 @@ impl Bulk {
         written.unwrap_or_else(cached)
     }
 
-    /// Writes around the cache, from memory that is aligned for it; none where the system refuses. Not every
-    /// file system can, and some only say so when something is to be written.
+    /// Writes directly, from aligned memory. `None` if the system refuses: not every file system supports it, and some
+    /// only say so at the first write.
     fn direct(&self, target: &Target<'_>, content: &[u8], offset: u64) -> Option<Result<(), Errno>> {
         let file = (target.direct)().ok()?;
         let mut memory = self.pool.take(content.len() + ALIGN_BYTES);
@@ -185,7 +184,7 @@ impl Bulk {
         (!matches!(written, Err(Errno::INVAL | Errno::OPNOTSUPP))).then_some(written)
     }
 
-    /// Which way a block goes, and whether it is part of a trial. Waits while a turn ends.
+    /// The way to write a block, and whether it belongs to a trial. Waits while a turn ends.
     fn begin(&self, target: &Target<'_>, bytes: u64) -> (WriteMode, bool) {
         let ends = |trials: &mut HashMap<u64, Trial>| {
             trials.get(&target.device).is_some_and(|trial| trial.chosen.is_none() && trial.given >= TURN_BYTES)
@@ -207,7 +206,7 @@ impl Bulk {
             return self.turned.notify_all();
         }
         let cached = std::mem::take(&mut trial.cached);
-        // Whoever has a block for this file system waits for the end of the turn.
+        // Threads with a block for this file system wait until the turn has ended.
         drop(trials);
         let began = Instant::now();
         for (file, offset, length) in cached {

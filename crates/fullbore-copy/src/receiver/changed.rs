@@ -1,5 +1,5 @@
-//! Files of the source that changed while they were read. What came of them is not to be taken for the same by the next
-//! run, also if a change left length and time as they were, or somebody sets the time back: it gets another time.
+//! Files of the source that changed while they were read. The next run must not take the copy for current, even if
+//! length and time are unchanged, or someone sets the time back. So the copy gets a different time.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,11 +14,11 @@ use super::write::Writers;
 use crate::entry::{Kind, Time};
 use crate::names;
 
-/// Their paths at the destination, and whether they have got their time.
+/// Paths of these files at the destination, and whether their time has been set.
 #[derive(Debug, Default)]
 pub(super) struct ChangedFiles {
     paths: Mutex<HashMap<Vec<u8>, bool>>,
-    /// There are any, which is rare: nobody has to look for a path otherwise.
+    /// Whether there are any. That is rare, and saves a lookup per file.
     are_any: AtomicBool,
 }
 
@@ -27,7 +27,8 @@ impl ChangedFiles {
         self.paths.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes note of a file, unless there are more than were listed: paths that a sender makes up fill no memory.
+    /// Records a file. Ignores paths beyond the number of listed entries, so that a sender cannot fill memory with
+    /// made-up paths.
     pub(super) fn note(&self, path: &[u8], listed: u64) {
         let mut paths = self.lock();
         if (paths.len() as u64) < listed {
@@ -36,17 +37,17 @@ impl ChangedFiles {
         }
     }
 
-    /// Whether any did.
+    /// Whether any file changed.
     pub(super) fn are_any(&self) -> bool {
         self.are_any.load(Ordering::Acquire)
     }
 
-    /// Whether the file of this path changed.
+    /// Whether the file at this path changed.
     pub(super) fn has(&self, path: &[u8]) -> bool {
         self.are_any() && self.lock().contains_key(path)
     }
 
-    /// Gives a finished file that is called `own` for now another time, if it changed.
+    /// Sets another time on a finished file that is still called `own`, if it changed.
     pub(super) fn mark(&self, folder: &Folder, own: &[u8], path: &[u8]) -> Result<(), Errno> {
         if self.has(path) {
             set_another_time(folder, own)?;
@@ -60,21 +61,22 @@ impl ChangedFiles {
     }
 }
 
-/// A day earlier: still of use to people, and never newer than the source's, which `--update` would not replace.
+/// Sets the time one day back: still useful to people, and never newer than the source, as `--update` would not replace
+/// a newer file.
 pub(super) fn set_another_time(folder: &Folder, name: &[u8]) -> Result<(), Errno> {
     let moved = |time: Time, by: i64| Time { seconds: time.seconds.saturating_add(by), ..time };
     change_time(folder, name, |now| [moved(now, -DAY_S), moved(now, DAY_S), Time::default()])
 }
 
 impl Writers<'_> {
-    /// Gives those another time that had their names before their change was heard of.
+    /// Sets another time on files that had their names before the change was known.
     pub(super) fn mark_changed(&self) {
         for path in self.commit.changed.unmarked() {
             let (directory, _) = parts(&path);
             let name = self.commit.in_the_way.present_name(&path);
-            // What cannot be marked is named all the same.
+            // If the time cannot be set, the file is still reported.
             let _ = self.tree.folder(directory).and_then(|folder| match folder.status(&name)? {
-                // One with other names was compared by its content, as the next run will do, and is not ours alone.
+                // A file with several names was compared by content, as the next run will do, and is not ours alone.
                 Some(status) if status.st_nlink == 1 && Kind::of_mode(status.st_mode) == Some(Kind::File) => {
                     self.commit.changed.mark(&folder, &name, &path)
                 }
@@ -83,7 +85,7 @@ impl Writers<'_> {
         }
     }
 
-    /// Gives an unfinished file another time if it changed, just before it gets its name.
+    /// Sets another time on an unfinished file that changed, just before it gets its name.
     pub(super) fn mark_unfinished(&self, folder: &Folder, path: &[u8], first: Option<&[u8]>) -> Result<(), Errno> {
         let changed = &self.commit.changed;
         let own = names::part(parts(path).1);

@@ -1,9 +1,9 @@
-//! Final names, given in groups: a flush of the file system, then the renames.
+//! Gives final names to files in groups: a flush of the file system, then the renames.
 //!
-//! A group is at most a gibibyte or ten seconds (see [`crate::options::GROUP_TIME_MS`]), so that all but the last of a copy that is cut off
-//! are there, and so that no name refers to data that is not on the disk. The flush of one group goes
-//! on while the next is being written; there is one as soon as it is worth it, so that a disk works while more
-//! arrives, and not only when all has. Big files not yet whole get a checkpoint in their journals.
+//! A group has at most a gibibyte, or ten seconds of files (see [`crate::options::GROUP_TIME_MS`]). So an interrupted
+//! copy has all files but the last group, and no name refers to data that is not on the disk. The next group is written
+//! while one is flushed. A group begins as soon as it is worth it, so that the disk works while more data arrives.
+//! Unfinished big files get a checkpoint in their journals.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -24,15 +24,15 @@ use crate::options::{GROUP_BYTES, GROUP_WORTH_BYTES, GROUP_WORTH_TIME};
 use crate::session::{Context, add};
 use crate::wire::{Message, ProblemKind, VISIBLE_IDS};
 
-/// How often the committer looks whether enough was written.
+/// Interval at which the committer checks whether enough was written for a group.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Finished files that wait for the committer. It holds no content, only names.
+/// Most finished files that wait for the committer. It keeps only their names, no content.
 const FINISHED: usize = 65_536;
-/// Threads that give names at most, and files that one of them has at least.
+/// Most threads that rename, and least files per thread.
 const NAMERS: usize = 4;
 const FILES_EACH: usize = 2000;
 
-/// What names are given with.
+/// What the committer needs to give names.
 #[derive(Clone, Copy)]
 pub(super) struct Naming<'a> {
     pub(super) context: &'a Context<'a>,
@@ -41,20 +41,20 @@ pub(super) struct Naming<'a> {
     pub(super) backup: Option<&'a Backup<'a>>,
 }
 
-/// A file that is whole, verified, and has all its attributes but its name.
+/// A file that is complete and verified, and has all attributes but its name.
 #[derive(Debug)]
 pub(super) struct Finished {
     pub(super) id: u64,
     pub(super) directory: Arc<Vec<u8>>,
     pub(super) name: Vec<u8>,
     pub(super) bytes: u64,
-    /// It has a journal to be removed.
+    /// Whether it has a journal to remove.
     pub(super) big: bool,
-    /// Nothing of it was lost: the source's name may go, if that is wished.
+    /// Whether all of its attributes were kept, so that the source may be removed if the user wants that.
     pub(super) sure: bool,
 }
 
-/// Finished files without a name.
+/// Finished files that have no name yet.
 #[derive(Default)]
 struct Gathered {
     files: Vec<Finished>,
@@ -67,21 +67,21 @@ impl Gathered {
     }
 }
 
-/// Where finished files go.
+/// Collects finished files for the committer.
 pub(super) struct Commit {
     gathered: Mutex<Gathered>,
-    /// The committer waits for work.
+    /// Wakes the committer when there is work.
     wake: Condvar,
-    /// Writers wait until it has done some.
+    /// Wakes writers when the committer has made room.
     room: Condvar,
     partials: Mutex<Vec<Weak<Partial>>>,
-    /// Entries that are complete under their names; the next flush has them on the disk.
+    /// Entries that have their names; the next flush brings them to the disk.
     named: Mutex<Vec<u64>>,
-    /// A flush has failed.
+    /// Whether a flush has failed.
     failed: AtomicBool,
-    /// What is finished where a full directory is gets its name at the end.
+    /// Finished files whose name a non-empty directory occupies; they get it at the end.
     pub(super) in_the_way: InTheWay,
-    /// Files whose content may be older than their names.
+    /// Files that changed at the source while they were read.
     pub(super) changed: ChangedFiles,
 }
 
@@ -99,12 +99,13 @@ impl Commit {
         }
     }
 
-    /// Whether a flush has failed: what was written since the one before may be nowhere but in memory, or not even there.
+    /// Whether a flush has failed. Data written since the previous flush may then exist only in memory, or not even
+    /// there.
     pub(super) fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Acquire)
     }
 
-    /// An entry is complete under its name; its source may go when that is on the disk.
+    /// Records an entry that has its name. Its source may be removed once that is on the disk.
     pub(super) fn named(&self, id: u64) {
         self.names().push(id);
     }
@@ -113,12 +114,12 @@ impl Commit {
         self.named.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All entries that have become complete since the last call.
+    /// Takes all entries that got their names since the last call.
     pub(super) fn take_named(&self) -> Vec<u64> {
         std::mem::take(&mut *self.names())
     }
 
-    /// Has checkpoints entered in a file's journal while it lives.
+    /// Registers a file's journal for checkpoints, as long as the file is open.
     pub(super) fn watch(&self, partial: &Arc<Partial>) {
         let mut partials = self.partials.lock().unwrap_or_else(PoisonError::into_inner);
         if partials.len() >= 1024 && partials.len().is_power_of_two() {
@@ -127,7 +128,7 @@ impl Commit {
         partials.push(Arc::downgrade(partial));
     }
 
-    /// Takes a finished file; waits while too many are without a name.
+    /// Hands over a finished file. Waits while too many files have no name.
     pub(super) fn finished(&self, file: Finished, clock: &StageClock) {
         let mut finished = self.lock();
         if finished.is_full() {
@@ -138,7 +139,7 @@ impl Commit {
                 self.room.wait_while(self.lock(), full).unwrap_or_else(PoisonError::into_inner)
             });
         }
-        // The committer looks by itself: it is not woken for each file.
+        // The committer checks by itself, so it is not woken for each file.
         finished.files.push(file);
     }
 
@@ -153,7 +154,7 @@ impl Commit {
         self.gathered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives names until [`Commit::close`]; then to what is left.
+    /// Gives names until [`Commit::close`], then to the remaining files.
     pub(super) fn run(&self, naming: &Naming<'_>) {
         let context = naming.context;
         let _guard = context.cancel.guard();
@@ -182,7 +183,7 @@ impl Commit {
                 let files = std::mem::take(&mut self.lock().files);
                 self.room.notify_all();
                 if let Err(error) = self.group(naming, files, &clock) {
-                    // Nobody takes what is finished any more.
+                    // Nobody takes finished files any more.
                     self.close();
                     return context.cancel.cancel(error);
                 }
@@ -199,7 +200,7 @@ impl Commit {
             let partials = self.partials.lock().unwrap_or_else(PoisonError::into_inner);
             partials.iter().filter_map(Weak::upgrade).map(|partial| (partial.clone(), partial.entered())).collect()
         };
-        // What is to be read back first is told of at the very end.
+        // With `--verify`, files are reported only at the very end, after they were read back.
         let named = if context.options.verify { Vec::new() } else { self.take_named() };
         if group.is_empty() && partials.is_empty() && named.is_empty() {
             return Ok(());
@@ -212,7 +213,7 @@ impl Commit {
             }
         }
         tell_visible(context, &named, false, clock);
-        // A name costs little, but there may be tens of thousands, and everybody waits for the last ones.
+        // A rename costs little, but there may be tens of thousands, and everyone waits for the last ones.
         let cores = std::thread::available_parallelism().map_or(1, usize::from).min(NAMERS);
         let share = group.len().div_ceil(cores).max(FILES_EACH);
         std::thread::scope(|scope| {
@@ -285,12 +286,12 @@ impl Commit {
     }
 }
 
-/// Tells the sender what is on the disk under its final name.
+/// Tells the sender which entries are on the disk under their final names.
 pub(super) fn tell_visible(context: &Context<'_>, ids: &[u64], last: bool, clock: &StageClock) {
     let mut chunks = ids.chunks(VISIBLE_IDS).peekable();
     while let Some(ids) = chunks.next() {
         let message = Message::Visible { ids: ids.to_vec(), last: last && chunks.peek().is_none() };
-        // A closed queue belongs to a run that ends; its reason is known to the cancel token.
+        // A closed queue belongs to a run that ends; the cancel token has the reason.
         let _ = context.link.control_out.push(message, clock);
     }
     if last && ids.is_empty() {
@@ -306,12 +307,12 @@ pub(super) fn flush(tree: &Tree, clock: &StageClock) -> Result<(), CopyError> {
     Ok(())
 }
 
-/// Whether the destination itself fails, and not one file: full, quota used up, read-only, broken.
+/// Whether an error is of the destination itself, not of one file: full, over quota, read-only or broken.
 pub(super) fn is_fatal(error: Errno) -> bool {
     matches!(error, Errno::NOSPC | Errno::DQUOT | Errno::ROFS | Errno::IO)
 }
 
-/// A failure of the destination at this path.
+/// The error of a failing destination at this path.
 pub(super) fn disk(path: &[u8], error: std::io::Error) -> CopyError {
     let path = if path.is_empty() { "the destination".to_owned() } else { crate::entry::shown(path) };
     CopyError::Disk(format!("{path}: {error}"))

@@ -1,11 +1,11 @@
-//! What the destination has under a name is hashed, and the hashes go to the sender: what it finds to be the
-//! same is not sent.
+//! Hashes existing files of the destination and sends the hashes. The sender does not send blocks that it finds equal.
 //!
-//! With `--checksum` the sender waits for them. Else they are a race: while a changed file waits to be read,
-//! hashes of the old one overtake it on any link that is slower than this disk; on one that is not, the sender
-//! does not wait, and the comparing stops. So a delta is never slower than sending the whole.
+//! With `--checksum` the sender waits for the hashes. Otherwise it is a race: while a changed file waits to be read,
+//! hashes of the old file overtake it if the link is slower than this disk. On a faster link the sender does not wait,
+//! and the comparing stops. So a delta is never slower than sending the whole file.
 //!
-//! With `--verify` what the sender waits for is read from the device: what is the same is then as good as read back.
+//! With `--verify`, files that the sender waits for are read from the device. Equal data then needs no further read
+//! back.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -28,33 +28,33 @@ use crate::queue::{Closed, Queue};
 use crate::session::Context;
 use crate::wire::{BASIS_HASHES, Basis, Message, SMALL_BYTES, block_bytes, block_len, blocks};
 
-/// Files that wait to be compared.
+/// Most files that wait to be compared.
 const WAITING: usize = if cfg!(test) { 8 } else { 65_536 };
-/// The comparing has to be so much faster than content comes, or it is given up: what it costs the disk and
-/// the processor is then better spent on content.
+/// Comparing has to be this many times faster than incoming content, or it stops: disk and processor are then better
+/// used for content.
 const AHEAD: f64 = 2.0;
-/// How much has to be hashed before that is judged, in bytes.
+/// Bytes to hash before the comparing is judged.
 const JUDGED_BYTES: u64 = 64 << 20;
 
-/// A file to be compared.
+/// A file to compare.
 pub(super) struct Compare {
     pub(super) id: u64,
     pub(super) directory: Arc<Vec<u8>>,
     pub(super) name: Vec<u8>,
-    /// Length of the source's file, in bytes.
+    /// Length of the source's file in bytes.
     pub(super) size: u64,
     /// The new file, if it is written in blocks.
     pub(super) partial: Option<Arc<Partial>>,
-    /// The sender waits for all hashes.
+    /// Whether the sender waits for all hashes.
     pub(super) awaited: bool,
-    /// It is not at the destination, but in this base.
+    /// The base that has the old file; `None` if the destination has it.
     pub(super) base: Option<usize>,
 }
 
-/// Where files to be compared go.
+/// The queue of files to compare.
 pub(super) struct Comparing {
     pub(super) queue: Queue<Compare>,
-    /// Content comes faster than old files are read.
+    /// Whether content arrives faster than old files are read.
     outrun: AtomicBool,
 }
 
@@ -63,7 +63,7 @@ impl Comparing {
         Comparing { queue: Queue::new(WAITING), outrun: AtomicBool::new(false) }
     }
 
-    /// Compares until the queue is closed.
+    /// Compares files until the queue is closed.
     pub(super) fn run(&self, context: &Context<'_>, (tree, opened): (&Tree, &Opened<'_>), bases: &Bases) {
         let _guard = context.cancel.guard();
         let clock = context.ledger.stage("compare", Clock::Thread);
@@ -77,7 +77,7 @@ impl Comparing {
             let since = Instant::now();
             match comparer.file(&file) {
                 Ok(bytes) => hashed_bytes += bytes,
-                // The run ends; nobody takes what waits, and who lists may wait for room.
+                // The run ends: discard waiting files, as the listing thread may wait for room.
                 Err(Closed) => return self.queue.break_off(),
             }
             spent += since.elapsed();
@@ -88,14 +88,13 @@ impl Comparing {
     }
 }
 
-/// Whether the comparing, which hashed so much while it was at work, is not fast enough for content that comes in at
-/// this rate.
+/// Whether comparing is too slow for the rate of incoming content. It hashed `hashed_bytes` in the time `spent`.
 fn is_outrun(hashed_bytes: u64, spent: Duration, come_bytes: u64, elapsed: Duration) -> bool {
     let come_bytes_per_s = come_bytes as f64 / elapsed.as_secs_f64().max(0.001);
     hashed_bytes >= JUDGED_BYTES && (hashed_bytes as f64) < AHEAD * come_bytes_per_s * spent.as_secs_f64()
 }
 
-/// What the destination has under a name, open.
+/// An open file that the destination has under a name.
 struct Old {
     file: File,
     from_device: bool,
@@ -115,7 +114,7 @@ impl Comparer<'_> {
         self.context.link.control_out.push(Message::Basis(Basis { id, first, hashes, last }), self.clock)
     }
 
-    /// Tells what is there of one file; gives how many bytes were hashed.
+    /// Sends the hashes of one file. Returns the number of hashed bytes.
     fn file(&self, file: &Compare) -> Result<u64, Closed> {
         let from_device = file.awaited && self.context.options.verify;
         let opened = || {
@@ -127,7 +126,7 @@ impl Comparer<'_> {
             open(self.opened, &folder, &file.name).map(|file| Old { file, from_device })
         };
         let Ok(old) = self.clock.device(opened) else {
-            // Nothing that could be the same.
+            // There is no file that could be equal.
             return if file.awaited { self.say(file.id, 0, Vec::new(), true).map(|()| 0) } else { Ok(0) };
         };
         if file.size < SMALL_BYTES {
@@ -144,7 +143,7 @@ impl Comparer<'_> {
             if self.context.cancel.is_cancelled() || !file.awaited && self.outrun.load(Ordering::Relaxed) {
                 break;
             }
-            // Of an earlier run, or the sender has overtaken us.
+            // Skip blocks that an earlier run left, or that the sender has sent meanwhile.
             let missing = file.partial.as_ref().map_or(Some(next), |partial| partial.missing_from(next));
             let Some(index) = missing else { break };
             next = index + 1;
@@ -167,12 +166,12 @@ impl Comparer<'_> {
     }
 }
 
-/// Opens what the destination has under a name, if it is a file, also one of ours that its permissions close to us.
+/// Opens a name for reading if it is a file, even if its own permissions deny it to us as the owner.
 pub(super) fn open(opened: &Opened<'_>, folder: &Folder, name: &[u8]) -> Result<File, Errno> {
     file_of(opened.open_file(folder, name, OFlags::empty())?)
 }
 
-/// Opens what has a name, if it is a file and its permissions let us.
+/// Opens a name for reading if it is a file and its permissions allow it.
 pub(super) fn open_permitted(folder: &Folder, name: &[u8]) -> Result<File, Errno> {
     file_of(opened::open_permitted(folder, name, OFlags::empty())?)
 }
@@ -182,13 +181,13 @@ fn file_of(open: OwnedFd) -> Result<File, Errno> {
     if kind == Some(Kind::File) { Ok(File::from(open)) } else { Err(Errno::INVAL) }
 }
 
-/// The hash of a small file; none if it has another size by now.
+/// The hash of a small file; `None` if its size differs by now.
 fn whole(old: &Old, size: u64, context: &Context<'_>) -> Option<[u8; 32]> {
     let same_size = rustix::fs::fstat(&old.file).is_ok_and(|status| status.st_size as u64 == size);
     if same_size { block(old, size, 0, context).ok().map(|(hash, _)| hash) } else { None }
 }
 
-/// The hash of a block of the old file, and its length; an error where it has no such block.
+/// The hash and length of a block of the old file; an error if it has no such block.
 fn block(old: &Old, size: u64, index: u64, context: &Context<'_>) -> Result<([u8; 32], u64), Errno> {
     let (offset, length) = (index * block_bytes(size), block_len(size, index));
     let mut buffer = context.link.pool.take(length as usize);

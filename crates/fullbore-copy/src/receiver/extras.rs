@@ -1,30 +1,30 @@
-//! Directories of which several sources tell, or of which not all is known: what keeps a name from being deleted.
+//! Directories that several sources list, or that are listed only in part. They keep names from being deleted.
 //!
-//! A name goes only if one list has all names of its directory, no list of any source has this name, and no source has
-//! anything there that it could not tell. So names of a list that is not of all of a directory are kept: another source
-//! may have the rest, and leave out what was told before.
+//! A name is deleted only under three conditions: one list has all names of its directory; no list of any source has
+//! the name; and no source has entries there that it could not list. So names of incomplete lists are kept: another
+//! source may have the rest, and leave out what was listed before.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::held::Held;
 use super::listing::{lower_case, parts};
 
-/// What was told so far.
+/// What the lists have said so far.
 #[derive(Debug, Default)]
 pub(super) struct Told {
-    /// Names of directories of which nobody has told all.
+    /// Names of directories that no list covers completely.
     some: HashMap<Vec<u8>, HashSet<Vec<u8>>>,
-    /// Directories that have names which could not be told.
+    /// Directories with names that could not be listed.
     lacking: HashSet<Vec<u8>>,
-    /// Paths of which nothing is known, nor of what is beneath them.
+    /// Paths below which nothing is known.
     unknown: HashSet<Vec<u8>>,
 }
 
 impl Told {
-    /// Keeps names of a directory, which count as held already.
+    /// Keeps names of a directory. Their memory is already counted in `held`.
     pub(super) fn keep(&mut self, directory: &[u8], names: HashSet<Vec<u8>>, held: &Held) {
         if self.lacking.contains(directory) {
-            // Nothing is deleted there anyway.
+            // Nothing is deleted in this directory anyway.
             return names.iter().for_each(|name| held.let_go(name));
         }
         let Some(some) = self.some.get_mut(directory) else {
@@ -41,12 +41,12 @@ impl Told {
         }
     }
 
-    /// Names kept of a directory, which need not be kept any more.
+    /// Removes and returns the names kept for a directory.
     pub(super) fn take(&mut self, directory: &[u8]) -> HashSet<Vec<u8>> {
         self.some.remove(directory).unwrap_or_default()
     }
 
-    /// Not all names of a directory are known, or, with `beneath`, nothing of what is at this path.
+    /// Records a directory that is not completely listed or, with `beneath`, a path below which nothing is known.
     pub(super) fn unlisted(&mut self, path: &[u8], beneath: bool, held: &Held) {
         let paths = if beneath { &mut self.unknown } else { &mut self.lacking };
         if paths.insert(path.to_vec()) {
@@ -54,11 +54,11 @@ impl Told {
         }
     }
 
-    /// Takes what a source may have from the names that no source has, by directory.
+    /// Removes from the names that no source has, by directory, those that a source may have after all.
     pub(super) fn spare(&self, extras: &mut HashMap<Vec<u8>, BTreeSet<Vec<u8>>>, case_insensitive: bool) {
         extras.retain(|directory, _| !self.lacking.contains(directory) && !self.is_unknown(directory));
         for path in self.unknown.iter().chain(&self.lacking) {
-            // It, and what leads to it.
+            // The path itself, and its parents.
             let mut rest = &path[..];
             while !rest.is_empty() {
                 let (directory, name) = parts(rest);
@@ -73,7 +73,7 @@ impl Told {
         }
     }
 
-    /// Whether nothing is known of a directory, or of one above it.
+    /// Whether nothing is known about a directory or one of its parents.
     fn is_unknown(&self, directory: &[u8]) -> bool {
         let slashes = directory.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
         slashes.chain([0, directory.len()]).any(|end| self.unknown.contains(&directory[..end]))

@@ -1,4 +1,4 @@
-//! The end of a copy that went well: files separated, hard links, deletions, attributes of directories.
+//! The end of a successful copy: separates shared files, makes hard links, deletes, sets attributes of directories.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,23 +24,24 @@ use crate::names::{self, MARKER};
 use crate::session::{Event, add};
 use crate::wire::{Message, ProblemKind};
 
-/// Directories that a thread has at least whose attributes are set, or links: fewer are done before it is there.
+/// Least directories or links per thread. A smaller number is done before another thread would start.
 const EACH: usize = 500;
-/// How deep directories to be deleted are descended into. A path of more parts cannot be named anyway.
+/// Greatest depth of directories that are deleted. A longer path cannot be named anyway.
 pub(super) const DEPTH: usize = 2048;
 
-/// What became of a name that shall be a hard link.
+/// Result of making a hard link.
 enum Linked {
-    /// It is one, of this file.
+    /// The name is a link to this file.
     Is(Stat),
-    /// It is none: the run is dry, or something was told of.
+    /// The name is not a link: the run is dry, or a problem was reported.
     Not,
-    /// It cannot be one there, for this reason, and is to be a copy.
+    /// The name cannot be a link, for this reason, and will be a copy.
     Copy(Errno),
 }
 
 impl Writers<'_> {
-    /// All files have their names: the rest, and one flush of everything. A dry run, which marks nothing, ends before.
+    /// All files have their names: does the rest, and flushes everything. A dry run, which sets no marker, ends before
+    /// the flush.
     pub(super) fn finish(
         &self,
         listing: &mut Listing<'_>,
@@ -66,21 +67,23 @@ impl Writers<'_> {
         let in_the_way = &self.commit.in_the_way;
         self.verify.forget(in_the_way);
         let clock = self.context.ledger.stage("sync", Clock::Thread);
-        // While the marker stands: who goes on with a run that was cut here has to read back all that it named.
+        // While the marker exists: if this run is interrupted here, the next one has to read back all files that it
+        // named.
         let verified = if self.context.options.verify {
             self.flush(&clock)?;
             self.verify.run(self.context, (self.tree, self.opened), threads, self.problem)
         } else {
             Ok(0)
         };
-        // Before the attributes of directories: it stands in one. What a torn run left, or what waits for deletions, is
-        // gone on with as long as something is missing.
+        // Remove the marker before attributes of directories are set, as it is in one. It stays while something is
+        // missing: the next run then continues with the files of an interrupted run, or with files that wait for
+        // deletions.
         if matches!(verified, Ok(0)) && (without_errors || listing.torn.is_none() && !in_the_way.is_waited_for()) {
             marker.remove(self.tree.root())?;
         }
         let account = self.context.progress.account();
         if account.files + account.made + account.deleted == 0 {
-            // Nothing was done, so nothing shall show; where it cannot be hidden, no harm is done.
+            // Nothing was changed, so restore the directory's time; a failure does no harm.
             let _ = rustix::fs::futimens(self.tree.root(), &times(marker.before));
         }
         self.directories(listing, threads);
@@ -90,7 +93,7 @@ impl Writers<'_> {
             self.tell_hashes(paths, kind, threads)?;
         }
         if self.context.options.remove_source_files {
-            // What could not be read back may be any of them.
+            // Any of the files may be the one that could not be read back.
             let named = if unread == 0 { self.commit.take_named() } else { Vec::new() };
             commit::tell_visible(self.context, &named, true, &clock);
             return self.hear_removed();
@@ -98,7 +101,7 @@ impl Writers<'_> {
         Ok(())
     }
 
-    /// Whether the user wants deletions, and nothing speaks against them.
+    /// Whether the user wants deletions, and no error forbids them.
     pub(super) fn may_delete(&self, errors: &AtomicU64) -> bool {
         let options = self.context.options;
         options.delete && (options.ignore_errors || errors.load(Ordering::Relaxed) == 0)
@@ -120,7 +123,7 @@ impl Writers<'_> {
         Ok(())
     }
 
-    /// Waits until the sender has removed what may go, and hears what it could not.
+    /// Waits until the sender has removed its files, and reports those that it could not remove.
     fn hear_removed(&self) -> Result<(), CopyError> {
         while let Some(message) = self.context.link.control_in.pop(&self.clock) {
             match message {
@@ -134,7 +137,7 @@ impl Writers<'_> {
         Err(CopyError::Network("the connection broke before the source's files were removed".to_owned()))
     }
 
-    /// Does something with each of many, by several threads.
+    /// Applies `work` to each item, in several threads.
     pub(super) fn share_out<T: Sync>(&self, all: &[T], threads: usize, work: impl Fn(&T) + Sync) {
         let mut shares = all.chunks(all.len().div_ceil(threads).max(EACH));
         let own = shares.next().unwrap_or_default();
@@ -151,10 +154,11 @@ impl Writers<'_> {
         });
     }
 
-    /// Gives files that have several names all but the first.
+    /// Makes the further names of files that have several.
     ///
     /// # Errors
-    /// When the destination fails.
+    /// [`CopyError::Disk`] with the path if the destination itself fails. Links that cannot be made are reported as
+    /// problems.
     fn links(&self, links: &[LinkLater], threads: usize) -> Result<(), CopyError> {
         let state = Mutex::new((Vec::new(), None));
         let lock = || state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -172,7 +176,7 @@ impl Writers<'_> {
         self.set_apart(&copies.iter().collect::<Vec<_>>(), threads)
     }
 
-    /// Gives one more name to a file that has several. Where that cannot be, gives what is to be copied for it.
+    /// Makes one further name of a file. Returns the copy to make if a link is impossible.
     fn link(&self, link: &LinkLater) -> Result<Option<Later>, CopyError> {
         let path = join(&link.directory, &link.entry.name);
         let linked = if self.context.options.dry_run { self.would_link(link, &path) } else { self.link_one(link) };
@@ -188,7 +192,7 @@ impl Writers<'_> {
         Ok(None)
     }
 
-    /// Tells of a link that would be made.
+    /// Reports a link that a dry run would make.
     fn would_link(&self, link: &LinkLater, path: &[u8]) -> Result<Linked, Errno> {
         let status = |directory: &[u8], name: &[u8]| self.tree.folder(directory).ok()?.status(name).ok()?;
         let is_new = || {
@@ -215,7 +219,7 @@ impl Writers<'_> {
         let (from, to) = (self.tree.folder(&first.directory)?, self.tree.folder(&link.directory)?);
         let name = &link.entry.name[..];
         let there = to.status(name)?;
-        // What stands there may be what an earlier copy made of another file.
+        // The existing file may be an earlier copy's, of another source file.
         let from_path = join(&first.directory, &first.name);
         let is_there = !self.failed.has(&from_path);
         let from_name = &self.commit.in_the_way.present_name(&from_path);
@@ -232,7 +236,7 @@ impl Writers<'_> {
         self.itemize_link(link, &path, Some(&*to).zip(there.as_ref()));
         match rustix::fs::linkat(&from, &from_name[..], &to, &own[..], AtFlags::empty()) {
             Ok(()) => {}
-            // Another mount, no hard links there, or too many names: the content at least.
+            // Another mount, a file system without hard links, or too many names: copy the content at least.
             Err(error @ (Errno::XDEV | Errno::PERM | Errno::MLINK | Errno::OPNOTSUPP))
                 if link.entry.kind == Kind::File =>
             {
@@ -258,7 +262,7 @@ impl Writers<'_> {
         self.item_of_link(path, &link.entry, &join(&link.first.directory, &link.first.name), there);
     }
 
-    /// What deletions would free at the end, in bytes, as far as it is known.
+    /// Bytes that deletions would free at the end, as far as known.
     pub(super) fn deletable_bytes(&self, listing: &Listing<'_>) -> u64 {
         let extras =
             listing.extras.iter().flat_map(|(directory, names)| names.iter().map(move |name| (directory, name)));
@@ -266,7 +270,7 @@ impl Writers<'_> {
         extras.chain(self.commit.in_the_way.paths()).map(|path| self.allocated_bytes(&path, 0)).sum()
     }
 
-    /// What a name and all that is in it take, of files that have no other name.
+    /// Bytes that a name and everything below it occupy, in files without other names.
     fn allocated_bytes(&self, path: &[u8], depth: usize) -> u64 {
         let (directory, name) = parts(path);
         let status = self.tree.folder(directory).and_then(|folder| folder.status(name)).ok().flatten();
@@ -280,7 +284,7 @@ impl Writers<'_> {
         paths.filter(|(path, kind)| !stays(path, kind)).map(|(path, _)| self.allocated_bytes(&path, depth + 1)).sum()
     }
 
-    /// Deletes before any content comes, to make room.
+    /// Deletes before any content arrives, to free space.
     pub(super) fn delete_first(&self, listing: &mut Listing<'_>, errors: &AtomicU64) -> Result<(), CopyError> {
         if self.may_delete(errors) {
             self.clear_way()?;
@@ -289,7 +293,7 @@ impl Writers<'_> {
         Ok(())
     }
 
-    /// Deletes what the source does not have, unless the run is broken off; in a dry run, tells of it.
+    /// Deletes what the source does not have, until the run is cancelled. A dry run only reports it.
     pub(super) fn delete(&self, listing: &mut Listing<'_>) -> Result<(), CopyError> {
         for (directory, extras) in std::mem::take(&mut listing.extras) {
             let Ok(folder) = self.tree.folder(&directory) else { continue };
@@ -315,7 +319,8 @@ impl Writers<'_> {
         (self.problem)(ProblemKind::Undeleted, path, std::io::Error::from(error).to_string());
     }
 
-    /// Removes what earlier runs left of files that are no longer at the source: all that is has its name.
+    /// Removes files that earlier runs left for files that the source no longer has. All current files have their
+    /// names.
     fn clean(&self, listing: &mut Listing<'_>) {
         let mut others: Vec<Arc<Vec<u8>>> = Vec::new();
         for directory in std::mem::take(&mut listing.visited) {
@@ -324,7 +329,7 @@ impl Writers<'_> {
             if !directory.is_empty() && names.iter().any(|(name, _)| name == MARKER) {
                 others.push(directory.clone());
             }
-            // Another copy goes there, or will go on there.
+            // Another copy writes there, or will continue there.
             if others.iter().any(|other| is_below(&directory, other)) {
                 continue;
             }
@@ -336,7 +341,7 @@ impl Writers<'_> {
         }
     }
 
-    /// Deletes one thing with all that is in it. False if something stays, which was told of.
+    /// Deletes an entry with everything in it. Returns false if something stays and was reported.
     pub(super) fn delete_one(&self, folder: &Folder, name: &[u8], kind: FileType, path: &[u8], depth: usize) -> bool {
         if self.context.cancel.is_cancelled() {
             return false;
@@ -348,7 +353,7 @@ impl Writers<'_> {
         let is_dry = self.context.options.dry_run;
         let deleted = match kind {
             FileType::Directory => self.empty(folder, name, path, depth).and_then(|is_empty| match is_empty {
-                // What was in it counts, too.
+                // The entries in the directory count, too.
                 true if !self.may_delete_more(path) => Ok(false),
                 true if !is_dry => rustix::fs::unlinkat(folder, name, AtFlags::REMOVEDIR).map(|()| true),
                 is_empty => Ok(is_empty),
@@ -362,7 +367,7 @@ impl Writers<'_> {
         match deleted {
             Ok(true) => {
                 add(&self.context.progress.deleted, 1);
-                // As rsync shows directories.
+                // rsync shows directories with a slash.
                 let is_marked = options.itemize.is_on() && kind == FileType::Directory;
                 let path = &if is_marked { [path, b"/"].concat() } else { path.to_vec() };
                 self.context.tell.tell(Event::Deleted(path.to_vec()));
@@ -377,18 +382,18 @@ impl Writers<'_> {
         }
     }
 
-    /// Whether `--max-delete` leaves another name; if not, that is told.
+    /// Whether `--max-delete` allows another deletion; reports a problem if not.
     fn may_delete_more(&self, path: &[u8]) -> bool {
         let deleted = self.context.progress.deleted.load(Ordering::Relaxed);
         let may = self.context.options.max_delete.is_none_or(|most| deleted < most);
         if !may {
-            (self.problem)(ProblemKind::MaxDelete, path, "this run may delete no more names".to_owned());
+            (self.problem)(ProblemKind::MaxDelete, path, "the limit of --max-delete is reached".to_owned());
         }
         may
     }
 
-    /// Deletes what is in a directory, also where its permissions keep us, who may change them, from it; false if
-    /// something stays, which was told of.
+    /// Empties a directory, even if its permissions deny that but allow us to change them. Returns false if something
+    /// stays and was reported.
     fn empty(&self, folder: &Folder, name: &[u8], path: &[u8], depth: usize) -> Result<bool, Errno> {
         let closed = folder.status(name)?.filter(is_closed);
         let change = |mode| change_mode(&folder.descriptor, name, mode);
@@ -411,20 +416,20 @@ impl Writers<'_> {
         self.tree.forget(path);
         let inner = self.tree.folder(path)?;
         if options.one_file_system && inner.device != folder.device {
-            // What is mounted there is none of this copy's business.
+            // A mounted file system is not part of this copy.
             return Err(Errno::BUSY);
         }
         let (mut is_protected, mut is_empty) = (false, true);
         for (name, kind) in list(&inner)? {
             let path = join(path, &name);
-            // Excluded names are protected; then their directory stays as well.
+            // Excluded names are protected, so their directory stays as well.
             if self.protects(&path, kind == FileType::Directory) {
                 is_protected = true;
             } else {
                 is_empty &= self.delete_one(&inner, &name, kind, &path, depth + 1);
             }
         }
-        // What was in it may have left its backups there.
+        // Backups of its files may be in the directory.
         let has_backups = is_empty && !options.dry_run && self.backup.is_some_and(Backup::is_beside);
         let has_backups = has_backups && !is_protected && !list(&inner)?.is_empty();
         drop(inner);
@@ -437,8 +442,8 @@ impl Writers<'_> {
         Ok(is_empty && !is_protected)
     }
 
-    /// Sets the attributes of directories: nothing changes their times any more. The deepest first, as what is above may
-    /// not let us in afterwards; those of the same depth by several threads.
+    /// Sets the attributes of directories, after the last change that affects their times. Deepest first, as the
+    /// parent's attributes may deny access; those of equal depth in several threads.
     fn directories(&self, listing: &mut Listing<'_>, threads: usize) {
         let mut directories = std::mem::take(&mut listing.directories);
         let depth = |(path, _): &(Vec<u8>, Box<Entry>)| {
@@ -469,12 +474,12 @@ impl Writers<'_> {
     }
 }
 
-/// Whether two names are one file's.
+/// Whether two names are of the same file.
 fn is_same(one: &Stat, other: &Stat) -> bool {
     (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 }
 
-/// Whether a path is this directory, or in it.
+/// Whether a path is this directory, or below it.
 fn is_below(path: &[u8], directory: &[u8]) -> bool {
     path.strip_prefix(directory).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
 }

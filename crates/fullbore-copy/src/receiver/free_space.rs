@@ -1,11 +1,11 @@
-//! Whether everything fits, before the first byte and while more is being listed.
+//! Checks that everything fits: before the first byte, and as further entries are listed.
 //!
-//! What is wanted is compared with what is free, on each file system of the destination by itself. A file that
-//! replaces another needs its room while the old one is still there; at most one group of files is in that state at a
-//! time (see `commit`), so the room for old and new at once is bounded by the group and the largest old file.
+//! Needed and free space are compared for each file system of the destination. A file that replaces another needs space
+//! while the old one exists. At most one group of files is in that state at a time (see `commit`). So the extra space
+//! is bounded by the group and the largest old file.
 //!
-//! A file's share counts as taken from when it is opened, as its file system sets the room aside then. So what is
-//! open is counted once, and of files whose room cannot be set aside a little less than they will need.
+//! A file's share counts as used once the file is opened, as its file system reserves the space then. So open files
+//! count once. Files whose space cannot be reserved count slightly less than they need.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -20,23 +20,23 @@ use super::tree::Folder;
 use crate::names;
 use crate::options::GROUP_BYTES;
 
-/// The unit of room where a file system does not tell, in bytes.
+/// Assumed allocation unit in bytes, if a file system does not tell.
 const BLOCK_BYTES: u64 = 4096;
 
 /// A file system of the destination.
 #[derive(Debug)]
 pub(super) struct FileSystem {
-    /// Its number.
+    /// Its device number.
     pub(super) device: u64,
-    /// A directory in it, opened before anything was written to it.
+    /// A directory on it, opened before anything was written.
     pub(super) directory: OwnedFd,
-    /// The number of its mount (see `journal::Header::mount`).
+    /// Its mount number (see `journal::Header::mount`).
     pub(super) mount: u64,
-    /// What has been taken of what was announced.
+    /// Announced bytes that have been used since.
     taken_bytes: AtomicU64,
     taken_replaced_bytes: AtomicU64,
     taken_inodes: AtomicU64,
-    /// See [`FileSystem::user_of_new_files`].
+    /// Cached result of [`FileSystem::user_of_new_files`].
     user_of_new_files: OnceLock<Option<u32>>,
 }
 
@@ -55,15 +55,15 @@ impl FileSystem {
         }
     }
 
-    /// A file that was announced is about to be made.
+    /// Counts an announced file as used when it is about to be made.
     pub(super) fn take(&self, share: Share) {
         self.taken_bytes.fetch_add(share.bytes, Ordering::AcqRel);
         self.taken_replaced_bytes.fetch_add(share.replaced_bytes, Ordering::AcqRel);
         self.taken_inodes.fetch_add(share.inodes, Ordering::AcqRel);
     }
 
-    /// Who owns what we make there. That need not be ourselves: FAT and CIFS give all files to one user, and NFS takes
-    /// root for nobody. None if nothing can be made in this directory of it.
+    /// The owner of files that we create. It is not always this user: FAT and CIFS give all files to one user, and NFS
+    /// may map root to nobody. `None` if no file can be created in this directory.
     pub(super) fn user_of_new_files(&self, folder: &Folder) -> Option<u32> {
         *self.user_of_new_files.get_or_init(|| {
             let name = names::part(temporary::unforeseen().as_bytes());
@@ -78,8 +78,8 @@ impl FileSystem {
     }
 }
 
-/// The number of a directory's mount that no other one gets while the kernel runs. Before Linux 6.8 there is none:
-/// a disk that comes back may get the number that it had.
+/// The mount number of a directory, which is unique while the kernel runs. Linux before 6.8 has none: a disk that is
+/// attached again may get its old number.
 fn mount(directory: &OwnedFd) -> Option<u64> {
     /// `STATX_MNT_ID_UNIQUE` (statx(2)).
     const UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
@@ -87,7 +87,7 @@ fn mount(directory: &OwnedFd) -> Option<u64> {
     (status.stx_mask & UNIQUE.bits() != 0).then_some(status.stx_mnt_id)
 }
 
-/// What a file adds to what its file system holds.
+/// What a new file adds to the use of its file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Share {
     bytes: u64,
@@ -95,24 +95,24 @@ pub(super) struct Share {
     inodes: u64,
 }
 
-/// What is there already of a file that is wanted.
+/// Existing data for a wanted file.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ExistingFile {
-    /// What the file that it replaces takes, in bytes.
+    /// Bytes allocated to the file that it replaces.
     pub(super) old_bytes: Option<u64>,
-    /// What an earlier run has left of it, in bytes.
+    /// Bytes that an earlier run left of it.
     pub(super) left_bytes: Option<u64>,
 }
 
-/// What is needed of the destination's file systems.
+/// The space needed on all file systems of the destination.
 #[derive(Debug, Default)]
 pub(super) struct FreeSpace {
-    /// Longest name that the destination itself takes, in bytes.
+    /// Longest name that the destination's file system supports, in bytes.
     pub(super) longest_name: Option<u64>,
     needs: HashMap<u64, Needs>,
 }
 
-/// What is needed of one of them.
+/// The space needed on one file system.
 #[derive(Debug)]
 struct Needs {
     file_system: Arc<FileSystem>,
@@ -123,7 +123,7 @@ struct Needs {
     inodes: u64,
 }
 
-/// What does not fit.
+/// The resource that is short.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Shortage {
     Bytes { needed: u64, free: u64 },
@@ -136,7 +136,7 @@ impl FreeSpace {
         FreeSpace { longest_name, needs: HashMap::new() }
     }
 
-    /// A file is wanted in this directory.
+    /// Adds a wanted file in this directory.
     pub(super) fn add_file(&mut self, folder: &Folder, bytes: u64, there: ExistingFile) -> Share {
         let file_system = &folder.file_system;
         let needs = self.needs.entry(file_system.device).or_insert_with(|| Needs {
@@ -159,7 +159,7 @@ impl FreeSpace {
         share
     }
 
-    /// Whether what has been listed so far fits.
+    /// The first shortage among the listed entries, if any.
     pub(super) fn shortage(&self) -> Option<Shortage> {
         self.needs.values().find_map(Needs::shortage)
     }
@@ -167,22 +167,22 @@ impl FreeSpace {
 
 impl Needs {
     fn shortage(&self) -> Option<Shortage> {
-        // What is free is looked at first: what is taken after that is at worst missed.
+        // Free space is read first. Space that is used after that makes the check stricter at worst.
         let status = self.file_system.status()?;
         if status.f_blocks == 0 {
-            // One that tells no sizes, as ramfs.
+            // A file system that reports no sizes, such as ramfs.
             return None;
         }
         let taken = |taken: &AtomicU64| taken.load(Ordering::Acquire);
         let free = status.f_bavail.saturating_mul(status.f_frsize);
         let replaced = self.replaced_bytes.saturating_sub(taken(&self.file_system.taken_replaced_bytes));
-        // No more old files than those of a group wait to be replaced at any time.
+        // At most one group of old files waits to be replaced at any time.
         let both = replaced.min(GROUP_BYTES.saturating_add(self.largest_replaced_bytes));
         let needed = self.growth_bytes.saturating_sub(taken(&self.file_system.taken_bytes)).saturating_add(both);
         if needed > free {
             return Some(Shortage::Bytes { needed, free });
         }
-        // File systems that make inodes as they go have none to count.
+        // File systems that create inodes on demand report none.
         let needed = self.inodes.saturating_sub(taken(&self.file_system.taken_inodes));
         let short = status.f_files > 0 && needed > status.f_favail;
         short.then_some(Shortage::Inodes { needed, free: status.f_favail })

@@ -1,6 +1,6 @@
-//! `--hash-list`: the hashes of all files of the copy, as the destination has them when everything is done.
+//! `--hash-list`: hashes of all files of the copy, as the destination has them at the end.
 //!
-//! Their paths are kept in a file without a name until then, so that the memory they take does not grow with the tree.
+//! Their paths are kept in an unnamed file until then, so that memory use does not grow with the tree.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, BufWriter, Read as _, Seek as _, Write as _};
@@ -19,19 +19,19 @@ use crate::options::HashKind;
 use crate::session::Event;
 use crate::wire::{Message, ProblemKind};
 
-/// Read at once, in bytes.
+/// Bytes that are read at once.
 const READ_BYTES: usize = 1 << 20;
 
-/// Paths of files, each with a NUL behind it.
+/// Paths of the files, each followed by a NUL.
 pub(super) struct HashedPaths {
     paths: Mutex<BufWriter<File>>,
 }
 
 impl HashedPaths {
-    /// None where no hashes are wanted, or nothing is written.
+    /// Makes an empty list; `None` if hashes are not `wanted`.
     ///
     /// # Errors
-    /// When the destination takes no file.
+    /// [`CopyError::Disk`] if the destination refuses a temporary file.
     pub(super) fn new(wanted: bool, destination: &Path) -> Result<Option<HashedPaths>, CopyError> {
         if !wanted {
             return Ok(None);
@@ -40,13 +40,13 @@ impl HashedPaths {
         Ok(Some(HashedPaths { paths: Mutex::new(BufWriter::new(file)) }))
     }
 
-    /// Takes note of a file.
+    /// Records a file.
     pub(super) fn note(&self, path: &[u8]) -> Result<(), Errno> {
         let mut paths = self.paths.lock().unwrap_or_else(PoisonError::into_inner);
         paths.write_all(path).and_then(|()| paths.write_all(&[0])).map_err(super::partial::errno)
     }
 
-    /// From the first path on.
+    /// Reads the list from its start.
     fn read(self) -> std::io::Result<BufReader<File>> {
         let paths = self.paths.into_inner().unwrap_or_else(PoisonError::into_inner);
         let mut file = paths.into_inner().map_err(std::io::IntoInnerError::into_error)?;
@@ -56,10 +56,10 @@ impl HashedPaths {
 }
 
 impl Writers<'_> {
-    /// Hashes all files, by several threads, and tells the hashes.
+    /// Hashes all files in several threads, and reports the hashes.
     ///
     /// # Errors
-    /// When the run is broken off, or the paths cannot be read.
+    /// [`CopyError::Interrupted`] if the run is cancelled, [`CopyError::Disk`] if the list of paths cannot be read.
     pub(super) fn tell_hashes(&self, paths: HashedPaths, kind: HashKind, threads: usize) -> Result<(), CopyError> {
         let paths = Mutex::new(paths.read().map_err(|error| super::commit::disk(b"", error))?);
         let next = || {
@@ -74,13 +74,13 @@ impl Writers<'_> {
                 match self.clock.device(|| self.hash(&path, kind)) {
                     Ok(hash) => {
                         self.context.tell.tell(Event::Hashed { path: path.clone(), hash });
-                        // A closed queue belongs to a run that ends; its reason is known to the cancel token.
+                        // A closed queue belongs to a run that ends; the cancel token has the reason.
                         let _ = self.context.link.control_out.push(Message::Hashed { path, hash }, &self.clock);
                     }
-                    // It did not come, which was told.
+                    // The file was not copied, which has been reported.
                     Err(Errno::NOENT | Errno::NOTDIR | Errno::INVAL | Errno::LOOP) => {}
                     Err(error) => {
-                        let text = format!("it has no hash: {}", std::io::Error::from(error));
+                        let text = format!("cannot hash the file: {}", std::io::Error::from(error));
                         (self.problem)(ProblemKind::Unreadable, &path, text);
                     }
                 }

@@ -1,7 +1,7 @@
-//! How much memory a sender's lists may take here.
+//! Bounds the memory that a sender's lists may take here.
 //!
-//! Some of a listing has to be kept: files until their content is there, directories and further names of files until
-//! the end. That grows with the tree, so a share of this machine's memory bounds it ([`memory`]).
+//! Parts of a listing have to be kept: files until their content arrives, directories and further names of files until
+//! the end. That grows with the tree, so the bound is a share of this machine's memory ([`memory`]).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,7 +10,7 @@ use fullbore_engine::memory::{self, PLACE_BYTES};
 use crate::entry::Entry;
 use crate::error::CopyError;
 
-/// What is kept of lists to the end.
+/// The memory used by entries that are kept to the end.
 #[derive(Debug)]
 pub(super) struct Held {
     bytes: AtomicU64,
@@ -18,35 +18,35 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// Nothing yet, of what this machine allows.
+    /// Starts at zero, with this machine's limit.
     pub(super) fn of_this_machine() -> Held {
         Held::new(memory::list_bytes_max())
     }
 
-    /// Nothing yet, and at most so much.
+    /// Starts at zero, with a limit of `most_bytes`.
     pub(super) fn new(most_bytes: u64) -> Held {
         Held { bytes: AtomicU64::new(0), most_bytes }
     }
 
-    /// An entry under this path is kept.
+    /// Counts an entry that is kept.
     pub(super) fn keep(&self, path: &[u8], entry: &Entry) {
         self.bytes.fetch_add(name_bytes(path) + entry_bytes(entry), Ordering::Relaxed);
     }
 
-    /// A name is kept.
+    /// Counts a name that is kept.
     pub(super) fn keep_name(&self, name: &[u8]) {
         self.bytes.fetch_add(name_bytes(name), Ordering::Relaxed);
     }
 
-    /// A name is no longer kept.
+    /// Takes off a name that is no longer kept.
     pub(super) fn let_go(&self, name: &[u8]) {
         self.bytes.fetch_sub(name_bytes(name), Ordering::Relaxed);
     }
 
-    /// Whether that, and what waits for its content, is within the bound.
+    /// Checks the limit for kept entries together with `pending_bytes` of entries that wait for content.
     ///
     /// # Errors
-    /// When it is more than this machine may keep.
+    /// [`CopyError::Meaning`] if they take more memory than this machine's limit.
     pub(super) fn check(&self, pending_bytes: u64) -> Result<(), CopyError> {
         let bytes = self.bytes.load(Ordering::Relaxed).saturating_add(pending_bytes);
         if bytes > self.most_bytes {
@@ -60,7 +60,7 @@ fn name_bytes(name: &[u8]) -> u64 {
     name.len() as u64 + PLACE_BYTES
 }
 
-/// What an entry takes in memory.
+/// Bytes that an entry takes in memory.
 pub(super) fn entry_bytes(entry: &Entry) -> u64 {
     entry.memory_bytes() as u64 + PLACE_BYTES
 }

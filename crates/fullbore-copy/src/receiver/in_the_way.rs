@@ -1,8 +1,8 @@
-//! Full directories that stand where the source has something else.
+//! Non-empty directories in places where the source has something else.
 //!
-//! Without `--delete` they stay, and what the source has is left out. With it they go as everything else does that the
-//! source does not have: at the end, if all that came before went well. What takes their place waits beside them until
-//! then, whole, under its unfinished name ([`names::part`]). A run that is cut in between leaves it there.
+//! Without `--delete` they stay, and the source's entry is left out. With it they are deleted like everything that the
+//! source does not have: at the end, if all went well before. Until then their complete replacements wait beside them
+//! under their unfinished names ([`names::part`]). An interrupted run leaves the replacements there.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -19,7 +19,7 @@ use crate::error::CopyError;
 use crate::names;
 use crate::wire::ProblemKind;
 
-/// Paths of directories that go at the end; whether what takes their place is whole.
+/// Paths of directories to delete at the end, and whether their replacement is complete.
 #[derive(Default)]
 pub(super) struct InTheWay {
     directories: Mutex<BTreeMap<Vec<u8>, bool>>,
@@ -30,36 +30,36 @@ impl InTheWay {
         self.directories.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether such a directory is there.
+    /// Whether there is such a directory at this path.
     pub(super) fn has(&self, path: &[u8]) -> bool {
         self.lock().contains_key(path)
     }
 
-    /// What takes the place of the directory of this path, if one is there, is whole. Gives whether one is.
+    /// Records that the replacement of the directory at this path is complete. Returns false if there is no such
+    /// directory.
     pub(super) fn is_followed(&self, path: &[u8]) -> bool {
         self.lock().get_mut(path).map(|is_followed| *is_followed = true).is_some()
     }
 
-    /// The name that something has for now whose own is, or may be, a directory's.
+    /// The current name of an entry whose own name such a directory may occupy.
     pub(super) fn present_name(&self, path: &[u8]) -> Vec<u8> {
         let (_, name) = parts(path);
         if self.lock().get(path) == Some(&true) { names::part(name) } else { name.to_vec() }
     }
 
-    /// The paths of the directories.
+    /// The paths of these directories.
     pub(super) fn paths(&self) -> Vec<Vec<u8>> {
         self.lock().keys().cloned().collect()
     }
 
-    /// Whether anything waits beside one of them.
+    /// Whether a replacement waits beside one of them.
     pub(super) fn is_waited_for(&self) -> bool {
         self.lock().values().any(|is_followed| *is_followed)
     }
 }
 
 impl Writers<'_> {
-    /// Whether something new can have this name, at once or when a directory has made way for it. If not, that has
-    /// been told.
+    /// Whether a new entry can have this name, now or after a directory was deleted. If not, that has been reported.
     pub(super) fn finds_way(&self, folder: &Folder, path: &[u8], status: Option<&Stat>) -> Result<bool, Errno> {
         let Some(status) = status.filter(|status| Kind::of_mode(status.st_mode) == Some(Kind::Directory)) else {
             return Ok(true);
@@ -79,19 +79,19 @@ impl Writers<'_> {
         self.tree.forget(path);
         match obstacle {
             Some(text) => {
-                let text = format!("a directory with something in it is in its place: {text}");
+                let text = format!("a non-empty directory is in its place: {text}");
                 (self.problem)(ProblemKind::Unwritable, path, text);
                 Ok(false)
             }
             None => {
-                // A dry run waits for nothing.
+                // In a dry run nothing has to wait.
                 self.commit.in_the_way.lock().insert(path.to_vec(), options.dry_run);
                 Ok(true)
             }
         }
     }
 
-    /// Why a directory cannot be deleted with all that is in it.
+    /// Why a directory and its content cannot be deleted, if so.
     fn obstacle(&self, folder: &Folder, path: &[u8], depth: usize) -> Result<Option<String>, Errno> {
         if depth > DEPTH {
             return Err(Errno::NAMETOOLONG);
@@ -118,13 +118,13 @@ impl Writers<'_> {
         Ok(None)
     }
 
-    /// Deletes directories that are in the way before any content comes, where that is to make room.
+    /// Deletes these directories before any content arrives, to free space.
     pub(super) fn clear_way(&self) -> Result<(), CopyError> {
         self.make_way()?;
         for path in self.commit.in_the_way.paths() {
             let (directory, name) = parts(&path);
             let folder = self.tree.folder(directory);
-            // What stays is told of, and is in the way at the end as well.
+            // A directory that cannot be deleted is reported, and still in the way at the end.
             if folder.is_ok_and(|folder| self.delete_one(&folder, name, FileType::Directory, &path, 0)) {
                 self.commit.in_the_way.lock().remove(&path);
             }
@@ -135,10 +135,10 @@ impl Writers<'_> {
         Ok(())
     }
 
-    /// Deletes directories that are in the way, and gives what waits beside them its name.
+    /// Deletes these directories and renames their replacements.
     pub(super) fn make_way(&self) -> Result<(), CopyError> {
         let directories = self.commit.in_the_way.lock().clone();
-        // Where nothing waits, the source has lost it meanwhile: the next run knows what is to be there.
+        // Without a replacement the source's entry has disappeared meanwhile; the next run decides.
         for path in directories.into_iter().filter_map(|(path, is_followed)| is_followed.then_some(path)) {
             match self.follow(&path) {
                 Ok(true) => drop(self.commit.in_the_way.lock().remove(&path)),
@@ -152,7 +152,7 @@ impl Writers<'_> {
         Ok(())
     }
 
-    /// Puts what waits beside a directory in its place. False if that stays, which was told of.
+    /// Puts a replacement in the place of its directory. Returns false if the directory stays and was reported.
     fn follow(&self, path: &[u8]) -> Result<bool, Errno> {
         let (directory, name) = parts(path);
         let folder = self.tree.folder(directory)?;
@@ -170,7 +170,7 @@ impl Writers<'_> {
         Ok(true)
     }
 
-    /// Says what has come and has no name yet, as nothing may be deleted.
+    /// Reports replacements that arrived but have no name, because nothing may be deleted.
     pub(super) fn tell_waiting(&self) {
         for (path, _) in self.commit.in_the_way.lock().iter().filter(|(_, is_followed)| **is_followed) {
             let text = "a directory is in its place, which is deleted when all else has gone well".to_owned();

@@ -1,4 +1,4 @@
-//! `--itemize-changes`: what changes of each entry is compared once more, and told. Costs nothing where it is off.
+//! `--itemize-changes`: compares each entry once more and reports its changes. Costs nothing if it is off.
 
 use rustix::fs::Stat;
 
@@ -10,12 +10,12 @@ use crate::session::Event;
 use crate::wire::Message;
 
 impl Writers<'_> {
-    /// Tells what changes of an entry, of which this is there.
+    /// Reports the changes of an entry against the existing one, `there`.
     pub(super) fn itemize(&self, update: Update, path: &[u8], entry: &Entry, there: Option<(&Folder, &Stat)>) {
         self.itemize_content(update, path, entry, there, false);
     }
 
-    /// As [`Writers::itemize`]; the content, or what a link says, is known to be another one.
+    /// Like [`Writers::itemize`], if content or link target are known to differ.
     pub(super) fn itemize_content(
         &self,
         update: Update,
@@ -38,7 +38,7 @@ impl Writers<'_> {
         }
     }
 
-    /// As [`Writers::itemize`], where what is there has another name.
+    /// Like [`Writers::itemize`], if the existing entry has another name.
     pub(super) fn itemize_in(
         &self,
         update: Update,
@@ -51,7 +51,7 @@ impl Writers<'_> {
         self.item(update, path, entry, changes.as_ref());
     }
 
-    /// Tells the letters of an entry.
+    /// Reports the letters of an entry.
     pub(super) fn item(&self, update: Update, path: &[u8], entry: &Entry, changes: Option<&Changes>) {
         let behind = match entry.kind {
             Kind::Directory if path.is_empty() => b"./".to_vec(),
@@ -62,7 +62,7 @@ impl Writers<'_> {
         self.tell_item(update, entry.kind, changes, [path, &behind[..]].concat());
     }
 
-    /// Tells that a name becomes a hard link to another one.
+    /// Reports a name that becomes a hard link to another one.
     pub(super) fn item_of_link(&self, path: &[u8], entry: &Entry, first: &[u8], there: Option<(&Folder, &Stat)>) {
         if self.context.options.itemize.is_on() {
             let changes = there.map(|(folder, status)| self.attributes.changes(folder, &entry.name, status, entry));
@@ -77,7 +77,7 @@ impl Writers<'_> {
         }
         let letters = letters(update, kind, changes, options.itemize.pushes).into_bytes();
         self.context.tell.tell(Event::Item { letters: letters.clone(), path: path.clone() });
-        // A closed queue belongs to a run that ends; its reason is known to the cancel token.
+        // A closed queue belongs to a run that ends; the cancel token has the reason.
         let _ = self.context.link.control_out.push(Message::Item { letters, path }, &self.clock);
     }
 }

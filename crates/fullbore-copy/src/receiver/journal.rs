@@ -1,12 +1,11 @@
-//! The journal of an unfinished big file: which blocks are in it, with their hashes.
+//! The journal of an unfinished big file: the blocks that the file has, with their hashes.
 //!
-//! It stands beside the unfinished file. A block is entered after it was written, so a run that goes
-//! on under the same kernel, while the file system stays mounted, finds in the file what the journal
-//! says. A checkpoint is entered after the data was flushed; after another boot, or once a disk was
-//! pulled out and came back, blocks entered behind the last checkpoint are read again and compared with
-//! their hashes. Any difference of the source voids the whole: see [`Header::source`].
+//! The journal is beside the unfinished file. A block is recorded after it was written. So a later run finds all
+//! recorded blocks in the file, if the kernel and the mount are the same. A checkpoint is recorded after the data was
+//! flushed. After a reboot, or if a disk was detached and attached again, blocks after the last checkpoint are read and
+//! compared with their hashes. Any difference in the source discards the whole file: see [`Header::source`].
 //!
-//! Records have a fixed length and a check sum each; the first that is not whole ends the journal.
+//! Records have a fixed length and a checksum each; the first invalid record ends the journal.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -20,27 +19,27 @@ const RECORD_BYTES: usize = 48;
 const BLOCK: u8 = 1;
 const CHECKPOINT: u8 = 2;
 
-/// Longest journal that is read: twice the blocks of the largest file that any file system here holds
-/// (16 EiB would be more; such a file is simply copied again).
+/// Longest journal that is read: enough for twice the blocks of any file in practice. A file of 16 EiB would need more;
+/// such a file is copied again.
 pub(super) const JOURNAL_BYTES: u64 = 1 << 30;
 
-/// Which boot of this machine it is.
+/// Identifies a boot of this machine, as the kernel formats it.
 pub type Boot = [u8; 36];
-/// Where the kernel does not tell.
+/// Stands for an unknown boot.
 const UNKNOWN: Boot = [0; 36];
 
-/// What the unfinished file is of.
+/// Identifies an unfinished file's source and its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The source's file in the state in which it was listed.
+    /// The source's file, in the state in which it was listed.
     pub source: Identity,
-    /// Length of the file, in bytes.
+    /// Length of the file in bytes.
     pub size: u64,
-    /// Time of its last change of content.
+    /// Modification time of the source's file.
     pub modified: Time,
-    /// The boot of the destination's machine during which the blocks were written.
+    /// The boot of the destination's machine in which the blocks were written.
     pub boot: Boot,
-    /// The mount by which they were, a number that no other one gets in this boot; 0 if the kernel does not tell.
+    /// Number of the mount through which they were written, unique within a boot; 0 if unknown.
     pub mount: u64,
 }
 
@@ -49,17 +48,17 @@ impl Header {
         Header { source: entry.identity, size: entry.size, modified: entry.modified, boot, mount }
     }
 
-    /// Whether it is of the same state of the same file.
+    /// Whether both headers are of the same file in the same state.
     pub(super) fn is_same_source(&self, other: &Header) -> bool {
         Header { boot: other.boot, mount: other.mount, ..*self } == *other
     }
 
-    /// Whether all that was written then is still there, on the disk or in memory.
+    /// Whether all written blocks are still there, on the disk or in memory.
     pub(super) fn is_same_mount(&self, other: &Header) -> bool {
         (self.boot, self.mount) == (other.boot, other.mount) && self.boot != UNKNOWN && self.mount != 0
     }
 
-    /// Whether nothing that was written then can be in memory: what is read comes from the disk.
+    /// Whether written data cannot be in memory any more, so that reads come from the disk.
     pub(super) fn is_another_boot(&self, other: &Header) -> bool {
         self.boot != other.boot && self.boot != UNKNOWN && other.boot != UNKNOWN
     }
@@ -108,29 +107,29 @@ fn checksum(bytes: &[u8]) -> [u8; 4] {
     [one, two, three, four]
 }
 
-/// A block that is in the unfinished file.
+/// A block of the unfinished file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entered {
-    /// Which block.
+    /// Number of the block, counted from 0.
     pub index: u64,
-    /// BLAKE3 of its content.
+    /// BLAKE3 hash of its content.
     pub hash: [u8; 32],
-    /// Whether it was flushed to the disk before a later record was entered.
+    /// Whether a checkpoint covers it, so that it is on the disk.
     pub flushed: bool,
 }
 
 /// Contents of a journal: its header and the finished blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contents {
-    /// Which file the journal belongs to.
+    /// Source and state of the file.
     pub header: Header,
-    /// Its blocks, in the order in which they were written.
+    /// The blocks, in the order in which they were written.
     pub blocks: Vec<Entered>,
-    /// How long the whole records are together, in bytes.
+    /// Total length of the valid records in bytes.
     pub whole_bytes: usize,
 }
 
-/// Reads a journal; nothing if its head is none. Never gives a block that the file does not have.
+/// Parses a journal; `None` if its header is invalid. Never returns a block beyond the end of the file.
 pub fn parse(bytes: &[u8]) -> Option<Contents> {
     let (head, records) = bytes.split_first_chunk::<HEADER_BYTES>()?;
     let header = Header::decode(head)?;
@@ -172,8 +171,8 @@ impl Journal {
         Ok(Journal { file, entered: 0, flushed: 0 })
     }
 
-    /// Goes on with the blocks that were found right, as a new journal in an empty file: it is of this boot. It is
-    /// on the disk when this returns, and may take the place of the old one.
+    /// Begins a new journal of this boot with the verified blocks of an old one. The journal is on the disk when this
+    /// returns, and may replace the old one.
     pub(super) fn resume(file: File, header: &Header, blocks: &[Entered]) -> io::Result<Journal> {
         let mut journal = Journal::begin(file, header)?;
         let (flushed, others): (Vec<&Entered>, Vec<&Entered>) = blocks.iter().partition(|block| block.flushed);
@@ -190,18 +189,18 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Enters a block that has been written.
+    /// Records a block that has been written.
     pub(super) fn enter(&mut self, index: u64, hash: &[u8; 32]) -> io::Result<()> {
         self.entered += 1;
         self.file.write_all(&record(BLOCK, index, hash))
     }
 
-    /// Blocks entered so far: those that a flush which begins now will cover.
+    /// Number of blocks recorded so far, which a flush that begins now will cover.
     pub(super) fn entered(&self) -> u64 {
         self.entered
     }
 
-    /// So many blocks are on the disk.
+    /// Records that the first `entered` blocks are on the disk.
     pub(super) fn checkpoint(&mut self, entered: u64) -> io::Result<()> {
         if entered <= self.flushed {
             return Ok(());
@@ -221,12 +220,12 @@ fn record(kind: u8, number: u64, hash: &[u8; 32]) -> [u8; RECORD_BYTES] {
     bytes
 }
 
-/// Where a block of a file of this size begins.
+/// Offset of a block in a file of this size.
 pub(super) fn offset(size: u64, index: u64) -> u64 {
     index * block_bytes(size)
 }
 
-/// This boot of this machine (random(4)); zeros where the kernel does not tell, as in some containers.
+/// The current boot of this machine (random(4)); zeros if the kernel does not tell, as in some containers.
 pub fn boot() -> Boot {
     let text = fullbore_engine::machine::boot_id();
     text.as_bytes().get(..36).and_then(|text| text.try_into().ok()).unwrap_or(UNKNOWN)

@@ -1,5 +1,5 @@
-//! What is listed, compared with what is there: directories, links and devices are made at once,
-//! files are asked for, and what the source does not have is noted for deletion.
+//! Compares the lists with the destination. Directories, links and devices are made at once, files are requested, and
+//! names that the source does not have are recorded for deletion.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -26,74 +26,74 @@ use crate::names;
 use crate::session::{Event, add};
 use crate::wire::{Answer, BLOCK_BYTES, List, ProblemKind, SMALL_BYTES, Wanted};
 
-/// Directories whose lists may be open at once. A sender has one for each of its four threads that list, and the
-/// root's stays: others may come behind it.
+/// Most directories whose lists may be open at once. A sender has one for each of its four listing threads. The root's
+/// list stays open, as further sources may come.
 const OPEN_DIRECTORIES: usize = 64;
 
-/// The first name of a file with several.
+/// The first name of a file that has several.
 pub(super) struct First {
     pub(super) directory: Arc<Vec<u8>>,
     pub(super) name: Vec<u8>,
-    /// Its content comes with this copy.
+    /// Whether its content arrives with this copy.
     pub(super) is_wanted: bool,
 }
 
-/// A name that shall be a hard link to a file listed before it.
+/// A name that will be a hard link to a file listed before.
 pub(super) struct LinkLater {
     pub(super) directory: Arc<Vec<u8>>,
     pub(super) entry: Box<Entry>,
     pub(super) first: Arc<First>,
-    /// Its number.
+    /// The entry's number.
     pub(super) id: u64,
 }
 
-/// Something that was made before any content came.
+/// An entry that was made before any content arrived.
 pub(super) struct Made {
     path: Vec<u8>,
     is_directory: bool,
-    /// The name beside it that what stood there has got.
+    /// Temporary name of the entry that it replaced.
     aside: Option<Vec<u8>>,
-    /// Its number, if it may go at the source once it is kept.
+    /// The entry's number, if the source may remove it once it is safe.
     id: Option<u64>,
 }
 
-/// What the lists have told so far.
+/// What the lists have said so far.
 pub(super) struct Listing<'a> {
     pub(super) writers: &'a Writers<'a>,
     pub(super) room: FreeSpace,
     pub(super) case_insensitive: bool,
-    /// An earlier run into this destination was torn, which began then: unfinished files may be found.
+    /// When an earlier, interrupted run into this destination began. There may be unfinished files of it.
     pub(super) torn: Option<Time>,
-    /// See `Marker::lost`.
+    /// Whether data of that run may be lost; see `Marker::lost`.
     lost: bool,
-    /// Directories in which an earlier run may have left something.
+    /// Directories in which an earlier run may have left files.
     pub(super) visited: BTreeSet<Arc<Vec<u8>>>,
     next: u64,
-    /// Directories made by this run: nothing can be in them yet.
+    /// Directories made by this run, which are empty.
     fresh: HashSet<Vec<u8>>,
-    /// The list taken last is of one of them.
+    /// Whether the current list is of such a directory.
     in_fresh: bool,
-    /// Names listed in a directory whose list is not at its end.
+    /// Names listed so far in directories whose lists are incomplete.
     listed: HashMap<Vec<u8>, HashSet<Vec<u8>>>,
-    /// What was told of directories of which not all is known.
+    /// Lists of directories that are known only in part.
     told: Told,
-    /// What the source does not have, by directory; final when all has been listed.
+    /// Names that the source does not have, by directory; final once all is listed.
     pub(super) extras: HashMap<Vec<u8>, BTreeSet<Vec<u8>>>,
-    /// Directories whose attributes are set at the end, when nothing changes them any more.
+    /// Directories whose attributes are set at the end, after their last change.
     pub(super) directories: Vec<(Vec<u8>, Box<Entry>)>,
     first_of_group: HashMap<u64, Arc<First>>,
     pub(super) links: Vec<LinkLater>,
-    /// Names that cannot be at the destination.
+    /// Number of names that the destination cannot store.
     pub(super) impossible: u64,
-    /// What was made before any content came, to be taken back if none may. None when content has come.
+    /// Entries made before any content arrived, to be removed if the copy is refused. `None` once content arrives.
     pub(super) made: Option<Vec<Made>>,
-    /// Files of the list taken last that are to be compared.
+    /// Files of the current list to compare.
     to_compare: Vec<Compare>,
-    /// Directories that are passed over, with all that is in them.
+    /// Skipped directories; everything below them is skipped, too.
     skipped: HashSet<Vec<u8>>,
-    /// The time of the destination itself before it was marked; none if it was made for this copy.
+    /// Time of the destination itself before it was marked; `None` if it was made for this copy.
     before: Option<Time>,
-    /// Files whose hashes are told at the end.
+    /// Files whose hashes are reported at the end.
     pub(super) hashed: Option<HashedPaths>,
 }
 
@@ -124,7 +124,7 @@ impl<'a> Listing<'a> {
         }
     }
 
-    /// With what is told of the files: the hashes of these, and what changes on a destination that `is_new`.
+    /// Sets what to report: hashes of these files, and the changes of a destination that `is_new`.
     pub(super) fn telling(self, hashed: Option<HashedPaths>, is_new: bool) -> Listing<'a> {
         Listing { hashed, before: self.before.filter(|_| !is_new), ..self }
     }
@@ -133,12 +133,12 @@ impl<'a> Listing<'a> {
         self.writers.context.options.dry_run
     }
 
-    /// Entries told so far.
+    /// Number of entries listed so far.
     pub(super) fn entries(&self) -> u64 {
         self.next
     }
 
-    /// Takes a list and gives the answer to it; [`Listing::compare`] when it is sent.
+    /// Handles a list and returns its answer. [`Listing::compare`] follows once the answer is sent.
     pub(super) fn take(&mut self, list: List) -> Result<Answer, CopyError> {
         if list.first != self.next {
             return Err(CopyError::Meaning("numbers of entries with a gap"));
@@ -176,7 +176,7 @@ impl<'a> Listing<'a> {
                     }
                 }
             }
-            // It would have been made, in the place of a file or a link where there is one.
+            // The directory would have been made, maybe in the place of a file or link.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) if self.is_dry() => {
                 for (position, entry) in list.entries.into_iter().enumerate() {
                     let path = join(&directory, &entry.name);
@@ -189,7 +189,7 @@ impl<'a> Listing<'a> {
                 for entry in &list.entries {
                     self.refused(&join(&directory, &entry.name), error)?;
                 }
-                // Its names were not noted.
+                // Its names were not recorded.
                 self.told.unlisted(&directory, false, self.writers.held);
             }
         }
@@ -203,25 +203,25 @@ impl<'a> Listing<'a> {
         Ok(Answer { through: self.next, wanted })
     }
 
-    /// Not all names of a directory are known, or, with `beneath`, nothing of what is at a path.
+    /// Records a directory that is not completely listed or, with `beneath`, a path below which nothing is known.
     ///
     /// # Errors
-    /// When there are more of them than this machine can keep.
+    /// [`CopyError::Meaning`] if the kept names take more memory than this machine's limit.
     pub(super) fn unlisted(&mut self, path: &[u8], beneath: bool) -> Result<(), CopyError> {
         self.told.unlisted(path, beneath, self.writers.held);
         self.writers.held.check(self.writers.pending.bytes())
     }
 
-    /// All has been listed: what no source has is known.
+    /// All is listed: the names that no source has are known.
     pub(super) fn settle(&mut self) {
         self.told.spare(&mut self.extras, self.case_insensitive);
     }
 
-    /// Has the files compared that the last answer asked to be. Behind that answer: hashes of a file that the
-    /// sender does not yet know to be wanted mean nothing to it.
+    /// Queues the files to compare that the last answer announced. The answer has to be sent first: the sender ignores
+    /// hashes of files that it does not yet know as wanted.
     pub(super) fn compare(&mut self) {
         for compare in self.to_compare.drain(..) {
-            // A closed queue belongs to a run that ends; its reason is known to the cancel token.
+            // A closed queue belongs to a run that ends; the cancel token has the reason.
             let _ = self.writers.comparing.queue.push(compare, &self.writers.clock);
         }
     }
@@ -234,7 +234,7 @@ impl<'a> Listing<'a> {
         Ok(())
     }
 
-    /// Compares one entry with what is there. Gives what is wanted of it.
+    /// Compares one entry with the destination. Returns the request for its content, if any.
     fn entry(
         &mut self,
         id: u64,
@@ -244,7 +244,7 @@ impl<'a> Listing<'a> {
         entry: Entry,
     ) -> Result<Option<Wanted>, Errno> {
         if entry.name.is_empty() {
-            // The destination itself.
+            // This entry is the destination itself.
             self.itemize_root(folder, &entry);
             self.writers.held.keep(path, &entry);
             self.directories.push((path.to_vec(), Box::new(entry)));
@@ -290,7 +290,7 @@ impl<'a> Listing<'a> {
             Kind::File => self.file(id, directory, folder, path, status.as_ref(), entry),
             _ => self.small_thing(id, path, folder, status.as_ref(), &entry).map(|()| None),
         }?;
-        // One that cannot be there does not keep the other names of its file from coming.
+        // A name that the destination cannot store does not keep the other names of its file from arriving.
         if let Some((group, name)) = group {
             if self.writers.failed.has(path) {
                 self.writers.failed.forget(path);
@@ -303,7 +303,7 @@ impl<'a> Listing<'a> {
         Ok(wanted)
     }
 
-    /// Where a name is on another file system than the first one of its file, it takes room as a copy.
+    /// A name on another file system than the first one of its file needs space as a copy.
     fn add_copy_of_link(&mut self, folder: Option<&Arc<Folder>>, first: &First, there: Option<&Stat>, entry: &Entry) {
         let is_elsewhere = |folder: &&Arc<Folder>| {
             let first = self.writers.tree.folder(&first.directory);
@@ -312,7 +312,7 @@ impl<'a> Listing<'a> {
         if let Some(folder) = folder.filter(|_| !self.is_dry()).filter(is_elsewhere) {
             let there = there.filter(|status| Kind::of_mode(status.st_mode) == Some(Kind::File));
             let existing = ExistingFile { old_bytes: there.map(allocated), left_bytes: None };
-            // Not taken before the end, when it is copied.
+            // The space is used at the end, when the copy is made.
             let _ = self.room.add_file(folder, entry.content_bytes(), existing);
         }
     }
@@ -352,7 +352,7 @@ impl<'a> Listing<'a> {
         Ok(())
     }
 
-    /// Tells what changes on the destination itself, whose marker has changed its time.
+    /// Reports the changes of the destination itself, whose time the marker has changed.
     fn itemize_root(&self, folder: Option<&Arc<Folder>>, entry: &Entry) {
         if !self.writers.context.options.itemize.is_on() {
             return;
@@ -370,7 +370,7 @@ impl<'a> Listing<'a> {
         }
     }
 
-    /// Tells of a directory that is made, and how it differs from that of a base.
+    /// Reports a new directory, and how it differs from a base's.
     fn itemize_made(&self, path: &[u8], entry: &Entry) {
         if self.writers.context.options.itemize.is_on() {
             let base = self.writers.base_directory(path);
@@ -379,7 +379,7 @@ impl<'a> Listing<'a> {
         }
     }
 
-    /// Whether an entry is passed over, as the user wishes.
+    /// Whether the user's options skip an entry.
     fn is_skipped(&mut self, path: &[u8], status: Option<&Stat>, entry: &Entry) -> bool {
         let skip = &self.writers.context.options.skip;
         let (is_directory, is_file) = (entry.kind == Kind::Directory, entry.kind == Kind::File);
@@ -396,7 +396,7 @@ impl<'a> Listing<'a> {
         is_skipped
     }
 
-    /// A directory is passed over with all that is in it.
+    /// Skips a directory with everything in it.
     fn skip_directory(&mut self, path: Vec<u8>) {
         self.writers.held.keep_name(&path);
         self.skipped.insert(path);
@@ -407,8 +407,8 @@ impl<'a> Listing<'a> {
         (self.writers.problem)(ProblemKind::Name, path, text);
     }
 
-    /// Has something made, in the place of what is there, if anything is, or beside a directory that is to make way at
-    /// the end. `make` gives false if it could not and has said so. Until content comes, what was there can be put back.
+    /// Makes an entry, in the place of an existing one, or beside a directory that will be deleted at the end. `make`
+    /// returns false if it failed and reported that. Until content arrives, the old entry can be restored.
     fn put(
         &mut self,
         folder: &Folder,
@@ -426,7 +426,7 @@ impl<'a> Listing<'a> {
             }
             return Ok(is_made);
         }
-        // Beside it, and then in its place; a run that was cut there has left it.
+        // Make it beside the old one, then rename. An interrupted run has left its temporary file.
         let own = names::part(name);
         folder.discard(&own)?;
         let mut path = path.to_vec();
@@ -453,7 +453,7 @@ impl<'a> Listing<'a> {
         Ok(true)
     }
 
-    /// Takes an entry from a base. Until content comes, a link can be taken back.
+    /// Takes an entry from a base. Until content arrives, a link can be removed again.
     fn take_base(
         &mut self,
         id: u64,
@@ -469,13 +469,14 @@ impl<'a> Listing<'a> {
         Ok(())
     }
 
-    /// Keeps what is about to be replaced, if backups are wanted. False if that failed, which was told.
+    /// Backs up an entry that is about to be replaced, if backups are wanted. Returns false if that failed and was
+    /// reported.
     fn keep_old(&self, folder: &Folder, path: &[u8]) -> Result<bool, Errno> {
         let Writers { backup, problem, .. } = self.writers;
         backup.map_or(Ok(true), |backup| backup.keep(folder, path, *problem))
     }
 
-    /// What was replaced, and has this name now, goes, or becomes a backup.
+    /// Deletes a replaced entry, which has this name now, or makes it a backup.
     fn drop_old(&self, folder: &Folder, aside: &[u8], path: &[u8]) -> Result<(), Errno> {
         let Writers { backup, problem, .. } = self.writers;
         match backup {
@@ -484,7 +485,7 @@ impl<'a> Listing<'a> {
         }
     }
 
-    /// Content may come: what was made stays, and what it replaced goes.
+    /// Content may arrive: new entries stay, and replaced ones are deleted.
     pub(super) fn keep_made(&mut self) {
         for Made { path, aside, id, .. } in self.made.take().unwrap_or_default() {
             id.into_iter().for_each(|id| self.writers.commit.named(id));
@@ -498,14 +499,14 @@ impl<'a> Listing<'a> {
         }
     }
 
-    /// Takes back what was made: the copy is refused.
+    /// The copy is refused: removes new entries and restores replaced ones.
     pub(super) fn take_back(&mut self) {
         let tree = self.writers.tree;
         for Made { path, is_directory, aside, .. } in self.made.take().unwrap_or_default().into_iter().rev() {
             let flags = if is_directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
             tree.forget(&path);
             let (directory, name) = parts(&path);
-            // What cannot be taken back is empty, and does no harm.
+            // New entries that cannot be removed are empty and do no harm.
             let _ = tree.folder(directory).and_then(|folder| {
                 rustix::fs::unlinkat(&folder, name, flags)?;
                 aside.map_or(Ok(()), |aside| rustix::fs::renameat(&folder, &aside[..], &folder, name))
@@ -541,19 +542,19 @@ impl<'a> Listing<'a> {
             compare = true;
         }
         if let Some(folder) = folder.filter(|_| !self.in_fresh) {
-            // Said now, and not when its content has come.
+            // Report this before the content is transferred.
             self.check_writable(folder)?;
         }
         if !folder.map_or(Ok(true), |folder| self.writers.finds_way(folder, path, status))? {
             return Ok(None);
         }
-        // Where nothing is, the file of a base may be as good.
+        // If nothing exists, the file of a base may serve.
         let has_bases = status.is_none() && !self.writers.bases.is_empty();
         let base = if has_bases { self.writers.base(directory, &entry) } else { None };
         let folder_here = folder.map(|folder| &**folder);
         if let Some(base) = base.as_ref().filter(|base| base.matches >= Match::Content) {
             if let Some(folder) = folder_here.filter(|_| base.matches == Match::Content && !self.is_dry()) {
-                // Not taken before the end, when it is copied.
+                // The space is used at the end, when the copy is made.
                 let _ = self.room.add_file(folder, entry.content_bytes(), ExistingFile::default());
             }
             self.take_base(id, path, folder_here, &entry, base)?;
@@ -584,7 +585,7 @@ impl<'a> Listing<'a> {
         let mut begun = None;
         let mut missing_bytes = entry.content_bytes();
         if folder.is_none() && compare {
-            // A dry run compares with a base, where nothing is yet.
+            // A dry run compares with a base if the destination has no file.
             let (directory, entry) = (directory.clone(), Box::new(entry));
             let asked = RequestedFile { directory, entry, share: Share::default(), compare, base };
             self.writers.pending.lock().insert(id, Pending::Small(asked));
@@ -598,7 +599,7 @@ impl<'a> Listing<'a> {
             };
             let (old_bytes, left_bytes) = (there.map(allocated), self.left_bytes(folder, &entry)?);
             let share = if compare {
-                // It is as long, and probably nothing is written.
+                // It has the same length, and probably nothing is written.
                 Share::default()
             } else {
                 self.room.add_file(folder, entry.content_bytes(), ExistingFile { old_bytes, left_bytes })
@@ -607,7 +608,7 @@ impl<'a> Listing<'a> {
             let pending = if !is_big {
                 Pending::Small(asked)
             } else if found.is_empty() && !compare && !delta {
-                // It takes memory when its first block comes.
+                // Memory is allocated with its first block.
                 Pending::Big(asked)
             } else {
                 let partial = Arc::new(Partial::new(id, asked, found, options.verify));
@@ -616,7 +617,7 @@ impl<'a> Listing<'a> {
                 add(&progress.resumed_bytes, have_bytes);
                 let mode = self.writers.attributes.unfinished_mode(folder, &partial.entry);
                 if let Some(file) = partial.whole(folder, mode, &self.writers.boot)? {
-                    // An earlier run was cut between the last block and the name.
+                    // An earlier run was interrupted between the last block and the name.
                     let _ = self.writers.whole(&partial, folder, &file);
                     return Ok(None);
                 }
@@ -635,7 +636,7 @@ impl<'a> Listing<'a> {
         Ok(Some(wanted))
     }
 
-    /// That names can be made in a directory. A dry run opens none that is closed.
+    /// Checks that names can be created in a directory. A dry run does not change permissions to try.
     fn check_writable(&self, folder: &Folder) -> Result<(), Errno> {
         match folder.is_writable() {
             Err(_) if self.is_dry() && is_closed(&rustix::fs::fstat(folder)?) => Ok(()),
@@ -643,17 +644,17 @@ impl<'a> Listing<'a> {
         }
     }
 
-    /// Whether files are to be compared by their content as no run has read them back yet.
+    /// Whether files are compared by content because no run has read them back yet.
     pub(super) fn compares(&self) -> bool {
         self.writers.context.options.verify && self.torn.is_some()
     }
 
-    /// Whether what is there was written by a run that was to read it back and was torn before.
+    /// Whether an existing file was written by an interrupted run with `--verify`, before it was read back.
     fn is_unverified(&self, status: &Stat) -> bool {
         self.compares() && self.torn.is_some_and(|began| changed(status) >= began)
     }
 
-    /// What an earlier run left of a file, in bytes.
+    /// Bytes that an earlier run left of a file.
     fn left_bytes(&self, folder: &Folder, entry: &Entry) -> Result<Option<u64>, Errno> {
         match self.torn {
             Some(_) => Ok(folder.status(&names::part(&entry.name))?.as_ref().map(allocated)),
@@ -661,7 +662,7 @@ impl<'a> Listing<'a> {
         }
     }
 
-    /// Makes a link, device, pipe or socket, unless it is there.
+    /// Makes a link, device, pipe or socket, unless it exists already.
     fn small_thing(
         &mut self,
         id: u64,
@@ -719,8 +720,8 @@ impl<'a> Listing<'a> {
         Ok(())
     }
 
-    /// Notes what a directory has and the source has not; names that a file system takes for one.
-    /// Gives the places of those entries.
+    /// Records names that the destination has and the source has not, and names that a case-insensitive file system
+    /// takes for the same. Returns the positions of the latter.
     fn note_names(
         &mut self,
         directory: &[u8],
@@ -763,16 +764,16 @@ impl<'a> Listing<'a> {
             names.contains(name) || case_insensitive && names.contains(&lower_case(name))
         };
         if let Some(extras) = self.extras.get_mut(directory) {
-            // Sources share the directory: only what none of them has.
+            // Several sources share the directory: keep only names that none of them has.
             extras.retain(|name| !has(&names, name));
         } else if complete && let Ok(there) = list(folder) {
-            // What a source has told that does not have all of the directory, the others leave out.
+            // Names from a source with a partial list of this directory, which complete lists leave out.
             let earlier = self.told.take(directory);
             let extras = there.into_iter().filter(|(name, kind)| {
                 let path = join(directory, name);
-                // Excluded names are protected, as with rsync.
+                // Excluded names are protected, as in rsync.
                 let is_excluded = self.writers.protects(&path, *kind == FileType::Directory);
-                // So are those that are left out by their kind: the source may have them.
+                // So are kinds of entries that are left out: the source may have them.
                 let is_left_out = !options.specials && is_special(*kind);
                 let is_listed = has(&names, name) || has(&earlier, name);
                 !is_listed && !names::is_ours(name) && !is_excluded && !is_left_out
@@ -783,7 +784,7 @@ impl<'a> Listing<'a> {
             return self.told.keep(directory, names, held);
         }
         if directory.is_empty() {
-            // What is in a source may come behind others that have names there themselves.
+            // At the root, further sources may add names.
             self.listed.insert(Vec::new(), names);
         } else {
             names.iter().for_each(|name| held.let_go(name));
@@ -791,7 +792,7 @@ impl<'a> Listing<'a> {
     }
 }
 
-/// What something takes of its file system, in bytes.
+/// Bytes that a file occupies on its file system.
 pub(super) fn allocated(status: &Stat) -> u64 {
     (status.st_blocks as u64).saturating_mul(512)
 }
@@ -800,7 +801,7 @@ fn is_special(kind: FileType) -> bool {
     matches!(kind, FileType::Fifo | FileType::Socket | FileType::CharacterDevice | FileType::BlockDevice)
 }
 
-/// The directory of a path, and the name in it.
+/// Splits a path into its directory and its name.
 pub(super) fn parts(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|byte| *byte == b'/') {
         Some(slash) => (&path[..slash], &path[slash + 1..]),
@@ -808,14 +809,14 @@ pub(super) fn parts(path: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// A name as a file system that knows no case compares it, nearly enough.
+/// A name in lower case, roughly as a case-insensitive file system compares it.
 pub(super) fn lower_case(name: &[u8]) -> Vec<u8> {
     String::from_utf8_lossy(name).to_lowercase().into_bytes()
 }
 
-/// Names in a directory, with what the file system tells of their kind.
+/// Names in a directory, with their types as the file system reports them.
 pub(super) fn list(folder: &Folder) -> Result<Vec<(Vec<u8>, FileType)>, Errno> {
-    // A descriptor of its own, as its position moves.
+    // Open the directory again, as reading moves the descriptor's position.
     let own = rustix::fs::openat(folder, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let mut space = vec![std::mem::MaybeUninit::uninit(); 32 << 10];
     let mut reader = RawDir::new(own, &mut space);

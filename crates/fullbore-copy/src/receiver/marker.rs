@@ -1,4 +1,4 @@
-//! The file that says "a copy writes here": a lock while it runs, a sign of a torn copy afterwards.
+//! The marker file: a lock while a copy runs, and the sign of an interrupted copy afterwards.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
@@ -18,43 +18,46 @@ const TEXT: &str = "fullbore copy: not finished; run it again to go on";
 const BEGAN: &str = "began ";
 const CLOSED: &str = "closed ";
 const LOST: &str = "a flush failed";
-/// More than the text has, in bytes.
+/// Most bytes read of a marker: more than its text has.
 const TEXT_BYTES: u64 = 4096;
-/// A copy that ends just now takes its marker away while we wait for it; then another is made.
+/// Attempts to lock the marker. A copy that ends just now removes its marker while we wait for it, so another one has
+/// to be made.
 const TRIES: usize = 8;
 
-/// Held while a copy writes to a destination.
+/// The marker and its lock, held while a copy writes to a destination.
 #[derive(Debug)]
 pub(super) struct Marker {
-    /// Holds the lock until it is dropped.
+    /// Holds the lock until it is closed.
     file: File,
-    /// An earlier copy was not finished; it, or the first of several, began at this time, by the clock that gives
-    /// files there their change times. What that copy wrote was changed since then.
+    /// Start of an earlier copy that was not finished, or of the first of several, by the clock of change times there.
+    /// Files that it wrote have changed since then.
     pub(super) torn: Option<Time>,
-    /// A flush of that copy failed: what it had written since the one before may be nowhere, though memory has it.
+    /// Whether a flush of that copy failed. Its data since the previous flush may be lost, even if it is still in
+    /// memory.
     pub(super) lost: bool,
-    /// The permissions that the destination itself had before it was opened for the copy, if it was.
+    /// Original permissions of the destination, if they were changed for the copy.
     pub(super) closed: Option<u32>,
-    /// The time of the destination itself before it was marked.
+    /// Time of the destination itself before it was marked.
     pub(super) before: Time,
-    /// Names that differ in case alone are the same here.
+    /// Whether the file system ignores the case of names.
     pub(super) case_insensitive: bool,
-    /// What times are kept in here.
+    /// Resolution of times on this file system.
     pub(super) grain: Grain,
 }
 
 impl Marker {
-    /// Marks and locks the destination, which was opened for that if it was `closed`, with these permissions.
+    /// Marks and locks the destination. `closed` has its original permissions, if they were changed to open it.
     ///
     /// # Errors
-    /// When another copy has it, or nothing can be written there.
+    /// [`CopyError::Locked`] if another copy holds the lock. [`CopyError::Disk`] if the marker cannot be written, or is
+    /// not a file that a copy made.
     pub(super) fn set(root: &Folder, path: &Path, closed: Option<u32>) -> Result<Marker, CopyError> {
         let wrong = |error: Errno| CopyError::Disk(format!("{}: {}", path.display(), std::io::Error::from(error)));
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let open = |flags| rustix::fs::openat(root, MARKER, flags, Mode::RUSR | Mode::WUSR).map(File::from);
         let before = modified(&rustix::fs::fstat(root).map_err(wrong)?);
         for _ in 0..TRIES {
-            // Also an empty one is an earlier copy's: the power failed before it was written out.
+            // An empty marker counts as well: the power failed before it was written out.
             let (mut file, was_there) = match open(flags | OFlags::CREATE | OFlags::EXCL) {
                 Err(Errno::EXIST) => match open(flags) {
                     Err(Errno::NOENT) => continue,
@@ -73,28 +76,28 @@ impl Marker {
                 continue;
             }
             if FileType::from_raw_mode(ours.st_mode) != FileType::RegularFile || ours.st_nlink > 1 {
-                // It would be written to, and get another time.
+                // Such a file would be overwritten, and get another time.
                 let marker = String::from_utf8_lossy(MARKER);
-                let text = format!("{}/{marker}: is no file that a copy has made; remove it", path.display());
+                let text = format!("{}/{marker}: not a file that a copy made; remove it", path.display());
                 return Err(CopyError::Disk(text));
             }
             let failed = |error| super::commit::disk(MARKER, error);
             let mut text = Vec::new();
             (&file).take(TEXT_BYTES).read_to_end(&mut text).map_err(failed)?;
-            // Of one that does not tell, everything there may be.
+            // A marker without a start time belongs to a copy that may have written everything there.
             let said = String::from_utf8_lossy(&text);
             let torn = was_there.then(|| parse(&said).unwrap_or_default());
-            // Whoever else may have written it does not decide on permissions.
+            // Someone else's marker must not decide on permissions.
             let is_ours = ours.st_uid == rustix::process::geteuid().as_raw();
             let closed = closed.or_else(|| parse_closed(&said).filter(|_| is_ours));
             let lost = said.lines().any(|line| line == LOST);
             let case_insensitive = ignores_case(root, ours.st_ino).map_err(wrong)?;
-            // What the file system makes of a time tells how exactly those of files can be compared.
+            // How the file system stores this time tells how exactly times of files can be compared.
             let kept = rustix::fs::futimens(&file, &times(TRIAL)).and_then(|()| root.status(MARKER));
             let kept = kept.ok().flatten();
             let grain = kept.as_ref().map_or(Grain::Unknown, |kept| Grain::of_trial(modified(kept)));
             if text.is_empty() {
-                // Behind the trial: where changes have no time of their own this is the trial's, which is before all.
+                // After the trial: a file system without change times reports the trial's, which is before all others.
                 let began = torn.unwrap_or_else(|| kept.as_ref().map(changed).unwrap_or_default());
                 let mut text = format!("{TEXT}\n{BEGAN}{}.{:09}\n", began.seconds, began.nanoseconds);
                 if let Some(mode) = closed {
@@ -107,15 +110,15 @@ impl Marker {
         Err(CopyError::Locked(path.display().to_string()))
     }
 
-    /// A flush has failed; the next run shall know.
+    /// Records a failed flush for the next run.
     pub(super) fn lose(&self, root: &Folder) -> Result<(), CopyError> {
         let note = format!("{LOST}\n");
         let noted = (&self.file).seek(SeekFrom::End(0)).and_then(|_| (&self.file).write_all(note.as_bytes()));
-        // Where there is no room for that either, it goes: then nothing unfinished is believed.
+        // If there is no space for the note either, remove the marker: the next run then trusts no unfinished file.
         noted.or_else(|_| self.remove(root))
     }
 
-    /// The copy is finished. The lock is held until this is dropped.
+    /// Removes the marker at the end of the copy. The lock is held until `self` is dropped.
     pub(super) fn remove(&self, root: &Folder) -> Result<(), CopyError> {
         root.unlink(MARKER).map_err(|error| super::commit::disk(MARKER, error.into()))
     }
@@ -123,31 +126,31 @@ impl Marker {
 
 impl Drop for Marker {
     fn drop(&mut self) {
-        // A process that another thread has just begun has the file open, too, until it runs its program.
+        // A child process of another thread has the file open as well until it runs its program.
         let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
     }
 }
 
-/// When the copy began that a marker tells of.
+/// The start time of a copy, from its marker.
 fn parse(text: &str) -> Option<Time> {
     let (seconds, nanoseconds) = text.lines().find_map(|line| line.strip_prefix(BEGAN))?.split_once('.')?;
     Some(Time { seconds: seconds.parse().ok()?, nanoseconds: nanoseconds.parse().ok()? })
 }
 
-/// The permissions that a marker tells of.
+/// The original permissions of the destination, from a marker.
 fn parse_closed(text: &str) -> Option<u32> {
     let mode = text.lines().find_map(|line| line.strip_prefix(CLOSED))?;
     u32::from_str_radix(mode, 8).ok().filter(|mode| *mode <= 0o7777)
 }
 
-/// Whether the marker, which has this inode, is there by its name in capitals as well. File systems of FUSE may
-/// give each name an inode of its own; then the directory tells whether it is another file.
+/// Whether the marker with this inode also exists under its name in capitals. FUSE file systems may give each name its
+/// own inode; then the directory's names decide.
 fn ignores_case(root: &Folder, inode: u64) -> Result<bool, Errno> {
     let capitals = MARKER.to_ascii_uppercase();
     match root.status(&capitals) {
         Ok(Some(there)) if there.st_ino == inode => Ok(true),
         Ok(Some(_)) => Ok(!list(root)?.iter().any(|(name, _)| *name == capitals)),
-        // What cannot have such a name has no other either.
+        // If such a name is not possible, the file system does not ignore case.
         Ok(None) | Err(_) => Ok(false),
     }
 }
@@ -197,7 +200,7 @@ mod tests {
         std::fs::write(path.join("other"), "").unwrap();
         std::fs::hard_link(path.join("other"), &text).unwrap();
         let refused = Marker::set(tree.root(), path, None).unwrap_err().to_string();
-        assert!(refused.contains(".fullbore-copy: is no file that a copy has made"), "{refused}");
+        assert!(refused.contains(".fullbore-copy: not a file that a copy made"), "{refused}");
         std::fs::remove_file(&text).unwrap();
         rustix::fs::mknodat(tree.root(), MARKER, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
         assert!(Marker::set(tree.root(), path, None).is_err());

@@ -1,9 +1,9 @@
-//! Directories that their own permissions close to us, although they are ours: opened while a copy writes to them.
+//! Directories of this user whose permissions deny access to the owner. They are opened while a copy writes to them.
 //!
-//! Read-only directories of a source are read-only at the destination as well, and the next copy has to get in. Each
-//! gets its permissions back when the copy ends, however it ends, unless the copy has set them. After a kill the next
-//! run does that: it sets the permissions of what is listed, and the [`Marker`](super::marker) tells of the destination
-//! itself, which is not listed where a source goes into it by its name.
+//! Read-only directories of a source are read-only at the destination as well, and the next copy has to write there.
+//! Each directory gets its permissions back when the copy ends, unless the copy has set them. After a kill the next run
+//! restores them: it sets the permissions of listed directories. The [`Marker`](super::marker) records those of the
+//! destination itself, which is not always listed.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
@@ -16,19 +16,20 @@ use rustix::io::Errno;
 use super::attributes::change_mode;
 use super::tree::{Folder, Tree};
 
-/// What the owner of a directory needs to work in it.
+/// Permissions that the owner needs to work in a directory.
 const OWNER: u32 = 0o700;
 
-/// Whether a directory is ours, and closed to us all the same. Permissions do not bind root.
+/// Whether a directory belongs to this user and still denies access. Permissions do not bind root.
 pub(super) fn is_closed(status: &Stat) -> bool {
     let user = rustix::process::geteuid();
     status.st_mode & OWNER != OWNER && status.st_uid == user.as_raw() && !user.is_root()
 }
 
-/// Opens the destination itself, by the user's own path, if it is closed; gives the permissions that it had.
+/// Opens the destination itself, by the user's path, if its permissions deny access. Returns the original permissions
+/// if they were changed.
 ///
 /// # Errors
-/// It cannot be looked at.
+/// The error of open(2), fstat(2) or chmod(2).
 pub(super) fn open_root(path: &Path) -> Result<Option<u32>, Errno> {
     let held = rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let status = rustix::fs::fstat(&held)?;
@@ -40,13 +41,13 @@ pub(super) fn open_root(path: &Path) -> Result<Option<u32>, Errno> {
     rustix::fs::chmod(by_descriptor, Mode::from_raw_mode(mode | OWNER)).map(|()| Some(mode))
 }
 
-/// Opens a file for reading, if its permissions let us; a link is not followed, and a pipe not waited for.
+/// Opens a file for reading, if its permissions allow it. Does not follow a link, nor wait for a pipe.
 pub(super) fn open_permitted(folder: &Folder, name: &[u8], how: OFlags) -> Result<OwnedFd, Errno> {
     let flags = how | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     rustix::fs::openat(folder, name, flags, Mode::empty())
 }
 
-/// Paths of the directories that were opened, and the permissions that they had. They are among those that are listed.
+/// Paths of opened directories and their original permissions. All of them are among the listed ones.
 pub(super) struct Opened<'a> {
     tree: &'a Tree,
     modes: Mutex<BTreeMap<Vec<u8>, u32>>,
@@ -61,10 +62,10 @@ impl<'a> Opened<'a> {
         self.modes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens a directory, if it is closed.
+    /// Gives this user access to a directory that denies it.
     ///
     /// # Errors
-    /// Its permissions cannot be changed.
+    /// The error of chmod(2) if the permissions cannot be changed.
     pub(super) fn open(&self, folder: &Folder, name: &[u8], path: &[u8], status: &Stat) -> Result<(), Errno> {
         if is_closed(status) {
             let mode = status.st_mode & 0o7777;
@@ -74,22 +75,23 @@ impl<'a> Opened<'a> {
         Ok(())
     }
 
-    /// A directory that is open now had these permissions.
+    /// Records the original permissions of a directory that is open now.
     pub(super) fn was(&self, path: &[u8], mode: u32) {
         self.lock().insert(path.to_vec(), mode);
     }
 
-    /// Opens a file for reading, also one of ours that its own permissions close to us; they stay as they are.
+    /// Opens a file for reading, even if it is this user's and its own permissions deny that. Its permissions are
+    /// restored at once.
     ///
     /// # Errors
-    /// As open(2).
+    /// The error of open(2); `EACCES` also for another user's file. Otherwise the error of stat(2) or chmod(2).
     pub(super) fn open_file(&self, folder: &Folder, name: &[u8], how: OFlags) -> Result<OwnedFd, Errno> {
         let open = || open_permitted(folder, name, how);
         match open() {
             Err(Errno::ACCESS) => {}
             result => return result,
         }
-        // One at a time: by another name of the same file its permissions may be changed just now.
+        // One thread at a time: another name of the same file may have its permissions changed at the moment.
         let _alone = self.lock();
         let status = folder.status(name)?.ok_or(Errno::NOENT)?;
         if status.st_uid != rustix::process::geteuid().as_raw() {
@@ -102,15 +104,15 @@ impl<'a> Opened<'a> {
         opened
     }
 
-    /// The copy itself sets the permissions of a directory.
+    /// The copy itself sets the permissions of this directory.
     pub(super) fn settle(&self, path: &[u8]) {
         self.lock().remove(path);
     }
 
-    /// Closes what is still as it was opened, the deepest first.
+    /// Restores permissions that are still as they were opened, deepest directory first.
     fn close(&self) {
         for (path, mode) in std::mem::take(&mut *self.lock()).into_iter().rev() {
-            // One that is gone, or that somebody else has changed, is none of ours.
+            // A directory that is gone, or that someone else has changed, is left alone.
             let _ = self.tree.folder(&path).and_then(|folder| {
                 let now = rustix::fs::fstat(&*folder)?.st_mode & 0o7777;
                 if now == mode | OWNER { change_mode(&folder.descriptor, b".", mode) } else { Ok(()) }

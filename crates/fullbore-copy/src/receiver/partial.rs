@@ -1,4 +1,4 @@
-//! A big file while its blocks arrive, in any order and by several threads.
+//! A big file while its blocks arrive, in any order and from several threads.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -22,17 +22,17 @@ use crate::entry::Entry;
 use crate::names;
 use crate::wire::{Block, Run, block_bytes, block_len, blocks};
 
-/// A file that was asked for.
+/// A file whose content the receiver has requested.
 #[derive(Debug)]
 pub(super) struct RequestedFile {
-    /// Its directory beneath the destination.
+    /// Its directory below the destination.
     pub(super) directory: Arc<Vec<u8>>,
     pub(super) entry: Box<Entry>,
-    /// What it takes of its file system.
+    /// Its share of its file system's space.
     pub(super) share: Share,
-    /// The sender waits for the hashes of what is there, and may say that it is the same.
+    /// Whether the sender waits for hashes of the existing file, and may answer that it is equal.
     pub(super) compare: bool,
-    /// What is there is not at the destination, but in this base.
+    /// The base that has the old file; `None` if the destination has it.
     pub(super) base: Option<usize>,
 }
 
@@ -40,13 +40,13 @@ pub(super) struct RequestedFile {
 #[derive(Debug)]
 pub(super) struct Partial {
     pub(super) id: u64,
-    /// Its directory beneath the destination.
+    /// Its directory below the destination.
     pub(super) directory: Arc<Vec<u8>>,
     pub(super) entry: Box<Entry>,
     share: Share,
-    /// What is there was compared before anything was sent.
+    /// Whether the existing file was compared before anything was sent.
     pub(super) compare: bool,
-    /// What is there is not at the destination, but in this base.
+    /// The base that has the old file; `None` if the destination has it.
     pub(super) base: Option<usize>,
     state: Mutex<State>,
 }
@@ -54,26 +54,26 @@ pub(super) struct Partial {
 #[derive(Debug)]
 struct State {
     file: Option<Arc<File>>,
-    /// Open once more, to be written around the page cache.
+    /// The same file, opened for direct writes.
     direct: Option<Arc<File>>,
     journal: Option<Journal>,
     done: Runs,
     left: u64,
-    /// Where the source's file ended when it was read, if earlier than it was listed.
+    /// End of the source's file when it was read, if it had become shorter than listed.
     end: Option<u64>,
-    /// What an earlier run left, to be gone on with.
+    /// The file of an earlier run and its valid blocks, to continue with.
     resumed: Option<(File, Vec<Entered>)>,
-    /// Given up: what still comes of it is thrown away.
+    /// Whether the file was given up, so that further content is discarded.
     dead: bool,
-    /// Hashes of blocks of the old file, as they were told to the sender.
+    /// Hashes of blocks of the old file, as they were sent to the sender.
     promised: HashMap<u64, [u8; 32]>,
-    /// The old file, open.
+    /// The old file, open for reading.
     old: Option<Arc<File>>,
-    /// Hashes of what was written, if it is to be read back.
+    /// Hashes of written blocks, if the file will be read back.
     hashes: Option<Hashes>,
 }
 
-/// Blocks of an earlier run that are right.
+/// Valid blocks that an earlier run left.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     part: Option<File>,
@@ -81,14 +81,15 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// Whether nothing was found.
+    /// Whether there are no valid blocks.
     pub(super) fn is_empty(&self) -> bool {
         self.part.is_none()
     }
 
-    /// Looks for what an earlier run left of a file, and removes what is of no use. The names can be foreseen, so that
-    /// where others may write they may be theirs: only files of our own count (see [`is_own`]). If that run `lost` what it had not
-    /// flushed, memory may still have it, and the disk never will: it is not even looked at.
+    /// Finds the valid blocks that an earlier run left of a file, and removes useless leftovers. The names are
+    /// predictable, so another user with write access may have made the files: only files of our own count (see
+    /// [`is_own`]). If the earlier run `lost` unflushed data, memory may still have it but the disk never will. In that
+    /// case nothing is read.
     pub(super) fn read(folder: &Folder, entry: &Entry, boot: &Boot, lost: bool) -> Result<Found, Errno> {
         let (part, journal) = (names::part(&entry.name), names::blocks(&entry.name));
         let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -100,7 +101,7 @@ impl Found {
                 }
                 text
             }
-            // A link, which is nobody's journal.
+            // A link cannot be a journal of ours.
             Err(Errno::LOOP) => Vec::new(),
             Err(Errno::NOENT) => return Ok(Found::default()),
             Err(error) => return Err(error),
@@ -131,8 +132,8 @@ impl Found {
     }
 }
 
-/// Whether this is a file that only we can have made and have a name for: a plain one, with one name, of our own user.
-/// What somebody else has put there is none; it would get our content, or be believed to have it already.
+/// Whether only this user can have made the file and can name it: a regular file with one name that this user owns.
+/// Someone else's file could receive our content, or pretend to have it already.
 fn is_own(folder: &Folder, file: impl AsFd) -> Result<bool, Errno> {
     let status = rustix::fs::fstat(&file)?;
     if FileType::from_raw_mode(status.st_mode) != FileType::RegularFile || status.st_nlink > 1 {
@@ -142,7 +143,7 @@ fn is_own(folder: &Folder, file: impl AsFd) -> Result<bool, Errno> {
     Ok(status.st_uid == user || folder.file_system.user_of_new_files(folder) == Some(status.st_uid))
 }
 
-/// Reads a block of an earlier boot or mount and compares it with its hash.
+/// Reads a block of an earlier boot or mount, and compares it with its hash.
 fn is_right(file: &File, size: u64, block: &Entered) -> bool {
     let mut buffer = vec![0; block_len(size, block.index) as usize];
     let read = file.read_exact_at(&mut buffer, journal::offset(size, block.index));
@@ -153,23 +154,23 @@ pub(super) fn errno(error: io::Error) -> Errno {
     Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }
 
-/// What became of an unfinished file by what was written.
+/// State of an unfinished file after a write.
 #[derive(Debug)]
 pub(super) enum Progress {
-    /// More has to come.
+    /// Blocks are missing.
     More,
-    /// All is there.
+    /// All blocks are there.
     Whole(Arc<File>),
-    /// It was given up before.
+    /// The file was given up before.
     Dead,
 }
 
-/// What the sender was told of a block of the old file.
+/// What the sender was told about a block of the old file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Promised {
     Hash([u8; 32]),
     Nothing,
-    /// The new file was given up: nobody knows any more.
+    /// The new file was given up, so the answer is not known any more.
     Dead,
 }
 
@@ -202,19 +203,19 @@ impl Partial {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The first block from this one on that has not come; none if nothing more is to come.
+    /// The first missing block from this one on; `None` if no more blocks are expected.
     pub(super) fn missing_from(&self, index: u64) -> Option<u64> {
         let state = self.lock();
         let next = state.done.missing_from(index);
         (!state.dead && next < blocks(self.entry.size)).then_some(next)
     }
 
-    /// The sender is about to be told that the old file has this block.
+    /// Records the hash of a block of the old file, before it is sent to the sender.
     pub(super) fn promise(&self, index: u64, hash: [u8; 32]) {
         self.lock().promised.insert(index, hash);
     }
 
-    /// What the sender was told of a block of the old file.
+    /// What the sender was told about a block of the old file.
     pub(super) fn promised(&self, index: u64) -> Promised {
         let state = self.lock();
         match state.promised.get(&index) {
@@ -224,12 +225,12 @@ impl Partial {
         }
     }
 
-    /// Whether the sender was told of any block of the old file.
+    /// Whether the sender got the hash of any block of the old file.
     pub(super) fn is_compared(&self) -> bool {
         !self.lock().promised.is_empty()
     }
 
-    /// The old file, which is in this directory.
+    /// Opens the old file in this directory.
     pub(super) fn old(&self, opened: &Opened<'_>, folder: &Folder) -> Result<Arc<File>, Errno> {
         if let Some(old) = &self.lock().old {
             return Ok(old.clone());
@@ -239,23 +240,23 @@ impl Partial {
         Ok(old)
     }
 
-    /// Where it ends, and the hashes of its blocks if they were kept.
+    /// The end of the file, and the hashes of its blocks if they were kept.
     pub(super) fn written(&self) -> (u64, Option<Hashes>) {
         let mut state = self.lock();
         (state.end.unwrap_or(self.entry.size), state.hashes.take())
     }
 
-    /// Blocks that are there, for the answer to the sender.
+    /// The blocks that are there, for the answer to the sender.
     pub(super) fn have(&self) -> Vec<Run> {
         self.lock().done.iter().collect()
     }
 
-    /// Bytes that are there.
+    /// Bytes of the blocks that are there.
     pub(super) fn have_bytes(&self) -> u64 {
         self.have().iter().map(|run| run.count * block_bytes(self.entry.size)).sum::<u64>().min(self.entry.size)
     }
 
-    /// Opens what an earlier run left whole.
+    /// Opens the file of an earlier run that has all blocks already.
     pub(super) fn whole(&self, folder: &Folder, mode: Mode, boot: &Boot) -> Result<Option<Arc<File>>, Errno> {
         let mut state = self.lock();
         if state.left > 0 {
@@ -268,7 +269,7 @@ impl Partial {
     /// Writes a verified block.
     ///
     /// # Errors
-    /// What the system says; the caller then gives the file up.
+    /// The error of creating or writing the file or its journal. The caller then gives the file up.
     pub(super) fn write(
         &self,
         block: &Block,
@@ -310,7 +311,7 @@ impl Partial {
         self.count(&mut state, Run { first: block.index, count: 1 })
     }
 
-    /// The same file, open to be written around the page cache.
+    /// Opens the same file for direct writes.
     fn direct(&self, folder: &Folder, file: &File) -> Result<Arc<File>, Errno> {
         if let Some(direct) = &self.lock().direct {
             return Ok(direct.clone());
@@ -319,7 +320,7 @@ impl Partial {
         let direct = rustix::fs::openat(folder, names::part(&self.entry.name), flags, Mode::empty())?;
         let (one, other) = (rustix::fs::fstat(&direct)?, rustix::fs::fstat(file)?);
         if (one.st_dev, one.st_ino) != (other.st_dev, other.st_ino) {
-            // Somebody has put another file there.
+            // Someone has put another file in its place.
             return Err(Errno::STALE);
         }
         let direct = Arc::new(File::from(direct));
@@ -327,7 +328,7 @@ impl Partial {
         Ok(direct)
     }
 
-    /// Counts blocks that are all hole: a file that was cut to its length has them already.
+    /// Counts blocks that are holes. The file has its full length already, so they need no write.
     pub(super) fn holes(&self, run: Run, folder: &Folder, mode: Mode, boot: &Boot) -> Result<Progress, Errno> {
         let mut state = self.lock();
         if state.dead {
@@ -352,7 +353,7 @@ impl Partial {
         Ok(Progress::Whole(file))
     }
 
-    /// The open file; made, or taken from an earlier run, at first.
+    /// The open file; the first call creates it, or takes over the one of an earlier run.
     fn open(&self, state: &mut State, folder: &Folder, mode: Mode, boot: &Boot) -> Result<Arc<File>, Errno> {
         if let Some(file) = &state.file {
             return Ok(file.clone());
@@ -360,16 +361,16 @@ impl Partial {
         let (part, journal) = (names::part(&self.entry.name), names::blocks(&self.entry.name));
         let header = Header::of(&self.entry, *boot, folder.file_system.mount);
         let private = Mode::from_raw_mode(0o600);
-        // Before it is taken: who looks at both must not find it needed and gone.
+        // Before the file is taken: a check of free space in between must not find the space needed and gone.
         folder.file_system.take(self.share);
         let file = match state.resumed.take() {
             Some((file, entered)) => {
-                // The old one stands until the new one is on the disk: the power may fail again.
+                // The old journal stays until the new one is on the disk, as the power may fail again.
                 let next = names::next_blocks(&self.entry.name);
                 let resumed = Journal::resume(create(folder, &next, private)?, &header, &entered).map_err(errno)?;
                 folder.rename(&next, &journal)?;
                 state.journal = Some(resumed);
-                // Where the power failed it may not have got its length any more.
+                // After a power failure the file may have lost its length.
                 rustix::fs::ftruncate(&file, self.entry.size)?;
                 file
             }
@@ -378,7 +379,7 @@ impl Partial {
                 folder.unlink(&part)?;
                 let file = create(folder, &part, mode)?;
                 rustix::fs::ftruncate(&file, self.entry.size)?;
-                // The only block is about to be written.
+                // A file of one block is about to be written anyway.
                 if self.entry.stored.is_none() && blocks(self.entry.size) > 1 {
                     reserve_room(&file, FallocateFlags::empty(), self.entry.size)?;
                 }
@@ -392,7 +393,7 @@ impl Partial {
         Ok(file)
     }
 
-    /// What still comes of it is thrown away; what is there stays for another run if `keep`.
+    /// Gives the file up: further content is discarded. With `keep` the existing blocks stay for another run.
     pub(super) fn give_up(&self, folder: &Folder, keep: bool) {
         let mut state = self.lock();
         state.dead = true;
@@ -402,28 +403,28 @@ impl Partial {
         state.old = None;
         state.promised = HashMap::new();
         if !keep {
-            // Left over, it would be removed by the next run.
+            // If these fail, the next run removes the leftovers.
             let _ = folder.unlink(&names::part(&self.entry.name));
             let _ = folder.unlink(&names::blocks(&self.entry.name));
         }
     }
 
-    /// Blocks entered so far; a flush that begins now will cover them.
+    /// Number of blocks in the journal, which a flush that begins now will cover.
     pub(super) fn entered(&self) -> u64 {
         self.lock().journal.as_ref().map_or(0, Journal::entered)
     }
 
-    /// So many blocks are on the disk.
+    /// Records in the journal that the first `entered` blocks are on the disk.
     pub(super) fn checkpoint(&self, entered: u64) -> io::Result<()> {
         self.lock().journal.as_mut().map_or(Ok(()), |journal| journal.checkpoint(entered))
     }
 }
 
-/// Creates a file of our own name.
+/// Creates a file with a temporary name.
 pub(super) fn create(folder: &Folder, name: &[u8], mode: Mode) -> Result<File, Errno> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match rustix::fs::openat(folder, name, flags, mode) {
-        // Left by an earlier run.
+        // An earlier run left one.
         Err(Errno::EXIST) => {
             folder.unlink(name)?;
             rustix::fs::openat(folder, name, flags, mode)

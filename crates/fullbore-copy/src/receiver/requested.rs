@@ -1,8 +1,8 @@
-//! What was asked of a sender on another machine. It may list nothing else: it could be in others' hands, and would
-//! write, or delete, where the user did not look (as in CVE-2019-6111 and CVE-2022-29154 of other programs).
+//! The user's request to a sender on another machine. The sender may list nothing else: it could be malicious, and
+//! write or delete in other places of the destination (as in CVE-2019-6111 and CVE-2022-29154 of other programs).
 //!
-//! The paths are those beneath the destination. One with a slash at its end stands for what is in that directory, as
-//! in [`crate::paths`]; a slash alone is the destination.
+//! The paths are below the destination. One that ends in a slash stands for the content of that directory, as in
+//! [`crate::paths`]; a single slash is the destination.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;
@@ -16,26 +16,28 @@ use crate::overlap::Whereabouts;
 use crate::sender::KeptPath;
 use crate::wire::List;
 
-/// What a list has that nobody asked for.
-const UNASKED: CopyError = CopyError::Meaning("it lists what was not asked for");
-/// Stands for the home directory on the other machine, whose path is not known here. No name has a slash.
+/// The error for listed entries that were not requested.
+const UNASKED: CopyError = CopyError::Meaning("it lists entries that were not requested");
+/// Stands for the home directory on the other machine, whose path is not known here. It cannot be a name, as names have
+/// no slash.
 const HOME: &[u8] = b"/";
 
-/// Paths that were asked for.
+/// The requested paths.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Requested {
-    /// In order.
+    /// Sorted.
     paths: Arc<Vec<Vec<u8>>>,
 }
 
 impl Requested {
-    /// These paths beneath the one source, in order, as [`crate::paths::parse`] gives them.
+    /// Requests the given paths below the single source, sorted, in the form of [`crate::paths::parse`].
     pub(crate) fn only(paths: Arc<Vec<Vec<u8>>>) -> Requested {
         Requested { paths }
     }
 
-    /// These sources, as the user named them. Where the home directory's path matters, which only the other machine
-    /// knows, it is taken from what that says of its sources: it can choose what leads to a name, but not the name.
+    /// Requests these sources, as the user named them. If a path depends on the home directory, which only the other
+    /// machine knows, it is taken from the sender's description `told`. The sender can choose the directories above a
+    /// name, but not the name.
     pub(crate) fn sources(sources: &[OsString], options: &Options, told: &[Whereabouts]) -> Requested {
         let mut paths: Vec<Vec<u8>> = Vec::new();
         let mut of_home: Vec<(Vec<u8>, bool)> = Vec::new();
@@ -54,7 +56,7 @@ impl Requested {
             let path = names.join(&b'/');
             match is_of_home {
                 true if options.relative => of_home.push((path, kept.is_content)),
-                // By the name of that directory.
+                // Under the name of that directory.
                 true => of_home.push((Vec::new(), false)),
                 false => paths.push(written(path, kept.is_content)),
             }
@@ -74,10 +76,10 @@ impl Requested {
         Requested { paths: Arc::new(paths) }
     }
 
-    /// Checks that all of a list was asked for, and that no filter leaves any of it out.
+    /// Checks that everything in a list was requested, and that no filter excludes any of it.
     ///
     /// # Errors
-    /// When that is not so.
+    /// [`CopyError::Meaning`] if an entry, or the directory itself, was not requested or is excluded.
     pub(super) fn check(&self, list: &List, options: &Options) -> Result<(), CopyError> {
         let directory = &list.directory[..];
         let is_whole = self.has_contents(directory, options);
@@ -88,7 +90,7 @@ impl Requested {
         if list.entries.iter().all(is_asked) { Ok(()) } else { Err(UNASKED) }
     }
 
-    /// Whether a file of this path was asked for.
+    /// Whether a file at this path was requested.
     pub(super) fn has_file(&self, path: &[u8], options: &Options) -> bool {
         let (directory, name) = parts(path);
         let is_whole = self.has_contents(directory, options);
@@ -100,20 +102,20 @@ impl Requested {
             return false;
         }
         if entry.name.is_empty() {
-            // The destination itself, of which the sender is to have the content.
+            // The destination itself: the request has to be for its content.
             return self.has(b"/");
         }
-        // Most are in a directory that is asked for as a whole.
+        // Most entries are in a directory that was requested as a whole.
         if is_whole && options.filters.is_empty() {
             return true;
         }
         let path = join(directory, &entry.name);
         let is_excluded = options.filters.excludes(&path, entry.kind == Kind::Directory);
-        // What only leads to something is not asked for its name.
+        // The name of a directory that only leads to a requested path is not checked by filters.
         !is_excluded && (is_whole || self.has(&path)) || self.leads(&path)
     }
 
-    /// Whether all names in a directory are asked for.
+    /// Whether all names in a directory were requested.
     fn has_contents(&self, directory: &[u8], options: &Options) -> bool {
         let mut above = directory;
         loop {
@@ -135,7 +137,7 @@ impl Requested {
         self.paths.binary_search_by(|other| other[..].cmp(path)).is_ok()
     }
 
-    /// Whether something is a directory that leads to a path, or whose content is one.
+    /// Whether a path is a parent of a requested path, or a directory whose content was requested.
     fn leads(&self, path: &[u8]) -> bool {
         let beneath = written(path.to_vec(), true);
         let next = self.paths.partition_point(|other| other[..] < beneath[..]);
@@ -143,7 +145,7 @@ impl Requested {
     }
 }
 
-/// A path, with a slash at its end if it stands for what is in the directory.
+/// Appends a slash to a path that stands for the content of a directory.
 fn written(mut path: Vec<u8>, is_content: bool) -> Vec<u8> {
     if is_content {
         path.push(b'/');

@@ -1,4 +1,4 @@
-//! Blocks of a file that are there, as runs: a file costs what has come of it, and not what it claims to be.
+//! The blocks of a file that have arrived, as runs. Memory depends on the blocks that arrived, not on the claimed size.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,12 @@ use crate::wire::Run;
 /// A set of blocks.
 #[derive(Debug, Default)]
 pub(super) struct Runs {
-    /// The first block of each run, and the one behind its last. No two of them touch.
+    /// Maps the first block of each run to the one after its last. Runs never touch.
     runs: BTreeMap<u64, u64>,
 }
 
 impl Runs {
-    /// Adds blocks; gives how many of them were not there before.
+    /// Adds blocks. Returns how many of them are new.
     pub(super) fn add(&mut self, run: Run) -> u64 {
         let (first, end) = (run.first, run.first + run.count);
         let (mut whole, mut new) = (first..end, run.count);
@@ -27,17 +27,17 @@ impl Runs {
         new
     }
 
-    /// Whether a block is there.
+    /// Whether the set has this block.
     pub(super) fn has(&self, index: u64) -> bool {
         self.runs.range(..=index).next_back().is_some_and(|(_, end)| index < *end)
     }
 
-    /// The first block from this one on that is not there.
+    /// The first missing block from this one on.
     pub(super) fn missing_from(&self, index: u64) -> u64 {
         self.runs.range(..=index).next_back().map_or(index, |(_, end)| index.max(*end))
     }
 
-    /// All of them, ascending.
+    /// All runs in ascending order.
     pub(super) fn iter(&self) -> impl Iterator<Item = Run> + '_ {
         self.runs.iter().map(|(first, end)| Run { first: *first, count: end - first })
     }

@@ -1,10 +1,10 @@
-//! Files that have several names at the destination, where the source has other ones.
+//! Files with several names at the destination that the source's files do not share.
 //!
-//! Attributes belong to a file, not to a name. If two files of the source are one here, they would take turns at its
-//! attributes, run after run; and a name outside of the copy would get what belongs to another file. So the
-//! attributes of such a file are changed in place only if all of its names here are names of the one file there.
-//! Else the name gets a file of its own, with a copy of the content. That is decided at the end, when all names are
-//! known. A file that has the right attributes stays as it is: it may share its content with an older backup.
+//! Attributes belong to a file, not to a name. If two files of the source are one file here, each would overwrite the
+//! other's attributes, run after run. A name outside of the copy would get the attributes of another file. So such a
+//! file's attributes are changed in place only if all of its names here are names of one file at the source. Else the
+//! name gets its own file, with a copy of the content. This is decided at the end, when all names are known. A file
+//! with the right attributes stays as it is: it may share its content with an older backup.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -28,25 +28,25 @@ use crate::item::Update;
 use crate::names;
 use crate::wire::{ProblemKind, block_bytes, block_len, blocks};
 
-/// Device and number of a file at the destination.
+/// Device and inode number of a file at the destination.
 type Inode = (u64, u64);
 
 fn inode(status: &Stat) -> Inode {
     (status.st_dev, status.st_ino)
 }
 
-/// How many names a file has.
+/// Number of names of a file.
 #[allow(clippy::unnecessary_cast, reason = "32 bits on some machines")]
 fn names_of(status: &Stat) -> u64 {
     status.st_nlink as u64
 }
 
-/// A file of the source.
+/// Identifies a file of the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
-    /// It has several names there, and this number.
+    /// The link group of a file with several names.
     Linked(u64),
-    /// It has the one name with this number.
+    /// The number of the only entry of the file.
     Alone(u64),
 }
 
@@ -56,7 +56,7 @@ impl Owner {
     }
 }
 
-/// A name whose file has other names here, and whose attributes, or whose file, have to become others.
+/// A name whose file has other names here, and that needs other attributes or a file of its own.
 pub(super) struct Later {
     pub(super) id: u64,
     pub(super) path: Vec<u8>,
@@ -64,18 +64,18 @@ pub(super) struct Later {
     pub(super) from: From,
 }
 
-/// Where the content of a name's own file is.
+/// Where the content for the name's own file is.
 pub(super) enum From {
-    /// Under the name itself.
+    /// In the name's current file.
     Here,
-    /// In this base.
+    /// In the base with this number.
     Base(usize),
     /// Under the first name of the source's file, as this name cannot be a link to it.
     First { first: Arc<First>, error: Errno },
 }
 
-/// What is known of files with several names here. It grows with the files that the destination has, and with the
-/// names that are listed, not by what a peer says of others.
+/// All knowledge about files with several names here. Its size depends on the files of the destination and on listed
+/// names, not on other claims of a peer.
 #[derive(Default)]
 pub(super) struct Shared {
     state: Mutex<State>,
@@ -83,14 +83,14 @@ pub(super) struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// The file of the source that an inode stands for.
+    /// The file of the source that each inode stands for.
     owners: HashMap<Inode, Owner>,
-    /// How many names of a file with several there are on one inode here.
+    /// Number of listed names per inode here and link group at the source.
     names: HashMap<(Inode, u64), u64>,
     later: Vec<Later>,
-    /// Names that are to get a copy of a base's file.
+    /// Names that get a copy of a base's file.
     from_bases: Vec<Later>,
-    /// In a dry run: paths that would be separated, and how many names of an inode would get another file.
+    /// In a dry run: paths that would get their own file, and the number of names of each inode that would be replaced.
     separated: HashSet<Vec<u8>>,
     replaced: HashMap<Inode, u64>,
 }
@@ -100,26 +100,26 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes note of a listed name, and of the file that is here under it.
+    /// Counts a listed name for its existing file.
     pub(super) fn note(&self, status: &Stat, entry: &Entry) {
         if let Some(group) = entry.link_group.filter(|_| is_shared(status, entry)) {
             *self.lock().names.entry((inode(status), group)).or_default() += 1;
         }
     }
 
-    /// Takes note, in a dry run, of a name that would get another file.
+    /// In a dry run, counts a name that would be replaced by another file.
     pub(super) fn would_replace(&self, status: &Stat, entry: &Entry) {
         if is_shared(status, entry) {
             *self.lock().replaced.entry(inode(status)).or_default() += 1;
         }
     }
 
-    /// Whether an inode here may stand for this file of the source: the first one that asks has it.
+    /// Whether an inode may stand for this file of the source. The first file that asks gets it.
     fn may_stand_for(&self, status: &Stat, owner: Owner) -> bool {
         *self.lock().owners.entry(inode(status)).or_insert(owner) == owner
     }
 
-    /// Whether a dry run would give this name a file of its own.
+    /// Whether a dry run would give this name its own file.
     pub(super) fn would_separate(&self, path: &[u8]) -> bool {
         self.lock().separated.contains(path)
     }
@@ -131,14 +131,14 @@ fn is_shared(status: &Stat, entry: &Entry) -> bool {
 }
 
 impl Writers<'_> {
-    /// Puts a name off whose file has other names here, if anything has to be changed. False if nothing keeps the
-    /// caller from mending it.
+    /// Postpones a name whose file has other names here, if anything has to change. Returns false if the caller may
+    /// correct the file now.
     pub(super) fn put_off(&self, id: u64, path: &[u8], folder: &Folder, status: &Stat, entry: &Entry) -> bool {
         if !is_shared(status, entry) {
             return false;
         }
         let is_taken = !self.shared.may_stand_for(status, Owner::of(id, entry));
-        // Without hard links it does not matter which names are one file, as long as its attributes are right.
+        // Without hard links, names may share a file as long as its attributes are right.
         let is_wrong = is_taken && self.context.options.hard_links;
         let is_put_off = is_wrong || self.attributes.mend(folder, &entry.name, status, entry, true).0;
         if is_put_off {
@@ -150,14 +150,15 @@ impl Writers<'_> {
         is_put_off
     }
 
-    /// A name gets a copy of a base's file at the end.
+    /// Schedules a copy of a base's file for the end.
     pub(super) fn copy_later(&self, id: u64, path: &[u8], entry: &Entry, base: usize) {
         self.held.keep(path, entry);
         let later = Later { id, path: path.to_vec(), entry: Box::new(entry.clone()), from: From::Base(base) };
         self.shared.lock().from_bases.push(later);
     }
 
-    /// Mends what was put off, or gives it a file of its own. All files have their names; links are made after it.
+    /// Corrects the postponed files, or gives the names their own files. Runs when all files have their names, and
+    /// before links are made.
     pub(super) fn separate(&self, threads: usize) -> Result<(), CopyError> {
         let (later, from_bases) = {
             let mut state = self.shared.lock();
@@ -180,7 +181,7 @@ impl Writers<'_> {
         Ok(())
     }
 
-    /// Which of them need a file of their own. The last name of a file may keep it.
+    /// Decides which names need a file of their own. The last name of a file may keep it.
     fn decide<'l>(&self, later: &'l [Later]) -> Vec<(&'l Later, bool)> {
         let mut left: HashMap<Inode, u64> = HashMap::new();
         let state = self.shared.lock();
@@ -197,7 +198,7 @@ impl Writers<'_> {
             }
             Some((later, is_apart))
         };
-        // One that is gone was taken away by somebody else; the next run sees it.
+        // Someone else removed the file; the next run will see that.
         later.iter().filter_map(&mut decide).collect()
     }
 
@@ -208,10 +209,10 @@ impl Writers<'_> {
         Ok((folder, status))
     }
 
-    /// Makes files of their own beside, flushes them, and then gives them the names: no name is ever without content.
+    /// Creates the new files beside the names, flushes them, and then renames them: a name never lacks content.
     ///
     /// # Errors
-    /// When the destination fails, or the run is broken off.
+    /// [`CopyError::Disk`] if the destination itself fails, [`CopyError::Interrupted`] if the run is cancelled.
     pub(super) fn set_apart(&self, apart: &[&Later], threads: usize) -> Result<(), CopyError> {
         let made = Mutex::new((Vec::new(), None));
         let lock = || made.lock().unwrap_or_else(PoisonError::into_inner);
@@ -253,7 +254,7 @@ impl Writers<'_> {
         Ok(())
     }
 
-    /// Gives a file that was made beside its name. Gives what has it then; nothing if that could not be, which was told.
+    /// Renames a file that was made beside its name. Returns its status; `None` if that failed and was reported.
     fn give_name(&self, later: &Later) -> Result<Option<Stat>, Errno> {
         let (path, name) = (&later.path, &later.entry.name[..]);
         let folder = self.tree.folder(parts(path).0)?;
@@ -265,10 +266,10 @@ impl Writers<'_> {
         self.mark_unfinished(&folder, path, first.as_deref())?;
         if first.is_some() {
             if self.commit.in_the_way.is_followed(path) {
-                // It waits for a directory to go.
+                // The file waits until a directory is deleted.
                 return folder.status(&own);
             }
-            // What has the name now is another file.
+            // The name belongs to another file now.
             if !self.backup.map_or(Ok(true), |backup| backup.keep(&folder, path, self.problem))? {
                 return folder.discard(&own).map(|()| None);
             }
@@ -279,7 +280,7 @@ impl Writers<'_> {
         folder.status(name)?.ok_or(Errno::NOENT).map(Some)
     }
 
-    /// Makes the new file; nothing if it could not be made, which was told.
+    /// Makes the new file; `None` if that failed and was reported.
     fn beside(&self, later: &Later) -> Result<Option<Beside>, CopyError> {
         let Later { path, entry, from, .. } = later;
         let (directory, name) = parts(path);
@@ -312,10 +313,10 @@ impl Writers<'_> {
         }
     }
 
-    /// Tells why a name has no file of its own.
+    /// Reports why a name did not get its own file.
     ///
     /// # Errors
-    /// When the destination itself fails.
+    /// [`CopyError::Disk`] with the path if the destination itself fails ([`is_fatal`]).
     pub(super) fn not_separated(&self, path: &[u8], error: Errno) -> Result<(), CopyError> {
         if is_fatal(error) {
             return Err(disk(path, error.into()));
@@ -350,15 +351,15 @@ impl Writers<'_> {
     }
 }
 
-/// A file that has no name yet.
+/// A new file that has a temporary name.
 struct Beside {
-    /// It has all its attributes.
+    /// Whether all of its attributes were set.
     sure: bool,
-    /// What is to be read back.
+    /// The hashes for reading it back.
     written: Option<Written>,
 }
 
-/// Copies content with its holes; the file system shares the blocks, if it can. Gives its length.
+/// Copies content with its holes; the file system shares the blocks if it can. Returns the length.
 pub(super) fn copy_content(source: &File, target: &File) -> Result<u64, Errno> {
     let size = rustix::fs::fstat(source)?.st_size as u64;
     rustix::fs::ftruncate(target, size)?;
@@ -367,7 +368,7 @@ pub(super) fn copy_content(source: &File, target: &File) -> Result<u64, Errno> {
         let data = match rustix::fs::seek(source, SeekFrom::Data(at)) {
             Ok(data) => data,
             Err(Errno::NXIO) => break,
-            // A file system that does not tell: all of it is content.
+            // The file system does not report holes: everything is content.
             Err(_) => at,
         };
         let end = rustix::fs::seek(source, SeekFrom::Hole(data)).unwrap_or(size).clamp(data + 1, size.max(data + 1));

@@ -1,7 +1,7 @@
-//! The destination: one directory held open, everything else resolved beneath it.
+//! The destination: one directory held open, and every path resolved below it.
 //!
-//! As the engine's `files`, but for names of any bytes, and knowing what new files inherit from their
-//! directory. `openat2` refuses every way out; where it is missing, paths are opened part by part.
+//! Like the engine's `files`, but for names of any bytes, and with the attributes that new files inherit from their
+//! directory. `openat2` refuses every path that leads out. Where it is missing, paths are opened part by part.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,25 +15,25 @@ use super::free_space::FileSystem;
 use crate::entry::PATH_BYTES;
 use crate::xattrs::{self, FileRef};
 
-/// Directories kept open: half of the files that this process may have open, within these bounds. What is
-/// listed is far ahead of what is written and named, and each of them needs its directories.
+/// Number of directories kept open: half of the limit on open files, within these bounds. Listing runs far ahead of
+/// writing and naming, and each of them needs its directories.
 const OPEN_DIRECTORIES: std::ops::RangeInclusive<u64> = 128..=8192;
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// So many directories are kept open at most.
+/// Most directories that are kept open.
 fn most_open() -> u64 {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
     (limit / 2).clamp(*OPEN_DIRECTORIES.start(), *OPEN_DIRECTORIES.end())
 }
 
-/// Has the kernel make its table of this process' open files as large as a receiver may need it. Each time that it
-/// doubles, who opens a file in a process of several threads waits for a grace period of RCU (`expand_fdtable` in
-/// `fs/file.c`): seven times 10 to 20 ms (measured) while all others wait for directories to be made. So it is to be
-/// called before there are other threads, where a copy may go to this machine.
+/// Makes the kernel enlarge this process's table of open files to the size that a receiver needs. In a process with
+/// threads, each doubling of the table waits for an RCU grace period (`expand_fdtable` in `fs/file.c`). That is seven
+/// times 10 to 20 ms (measured), in which the other threads wait for directories. So call it before there are other
+/// threads, if a copy may go to this machine.
 pub(crate) fn reserve_descriptors() {
     let any = rustix::fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
-    // It stays as large when this is closed again; where it may not be, it grows as it is needed.
+    // The table keeps its size when this descriptor is closed. If the call fails, the table grows as needed.
     drop(any.and_then(|any| rustix::io::fcntl_dupfd_cloexec(any, most_open() as i32)));
 }
 
@@ -41,15 +41,15 @@ pub(crate) fn reserve_descriptors() {
 #[derive(Debug)]
 pub(super) struct Folder {
     pub(super) descriptor: OwnedFd,
-    /// New files get the directory's group.
+    /// Whether new files inherit the directory's group.
     pub(super) gives_group: bool,
-    /// New files get an ACL.
+    /// Whether new files inherit an ACL.
     pub(super) gives_acl: bool,
-    /// Its own group.
+    /// Group of the directory.
     pub(super) group: u32,
     pub(super) device: u64,
     pub(super) file_system: Arc<FileSystem>,
-    /// Whether names can be made in it, once somebody has asked.
+    /// Whether names can be created in it; set by the first check.
     writable: OnceLock<Result<(), Errno>>,
 }
 
@@ -71,17 +71,17 @@ impl Folder {
         })
     }
 
-    /// One whose new files are as told.
+    /// Makes a directory whose new files inherit as given.
     #[cfg(test)]
     pub(super) fn like(&self, descriptor: OwnedFd, gives_group: bool, gives_acl: bool, group: u32) -> Folder {
         let (device, file_system) = (self.device, self.file_system.clone());
         Folder { descriptor, gives_group, gives_acl, group, device, file_system, writable: OnceLock::new() }
     }
 
-    /// Whether names can be made in it.
+    /// Checks whether names can be created in it.
     ///
     /// # Errors
-    /// `EACCES` if we may not. Whatever else there is, writing will tell.
+    /// `EACCES` if this user may not write to the directory. Other obstacles show when files are written.
     pub(super) fn is_writable(&self) -> Result<(), Errno> {
         let look = || rustix::fs::accessat(&self.descriptor, ".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS);
         match self.writable.get_or_init(look) {
@@ -90,12 +90,12 @@ impl Folder {
         }
     }
 
-    /// The number of the device that it is on.
+    /// The device number of its file system.
     pub(super) fn device(&self) -> u64 {
         self.device
     }
 
-    /// What stands under a name, links not followed; none when nothing does.
+    /// The status of a name, without following links; `None` if it does not exist.
     pub(super) fn status(&self, name: &[u8]) -> Result<Option<Stat>, Errno> {
         match rustix::fs::statat(&self.descriptor, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(status) => Ok(Some(status)),
@@ -104,12 +104,12 @@ impl Folder {
         }
     }
 
-    /// The place of a name's extended attributes.
+    /// Reference to a name for calls on extended attributes.
     pub(super) fn file_ref<'a>(&'a self, name: &'a [u8]) -> FileRef<'a> {
         FileRef::Name(&self.descriptor, name)
     }
 
-    /// Removes a file or link; fine when there is none.
+    /// Removes a file or link; succeeds if it does not exist.
     pub(super) fn unlink(&self, name: &[u8]) -> Result<(), Errno> {
         match rustix::fs::unlinkat(&self.descriptor, name, AtFlags::empty()) {
             Err(Errno::NOENT) => Ok(()),
@@ -117,7 +117,7 @@ impl Folder {
         }
     }
 
-    /// Removes a file, link or empty directory of our own name; fine when there is none.
+    /// Removes a file, link or empty directory with a temporary name; succeeds if it does not exist.
     pub(super) fn discard(&self, name: &[u8]) -> Result<(), Errno> {
         match self.unlink(name) {
             Err(Errno::ISDIR) => rustix::fs::unlinkat(&self.descriptor, name, AtFlags::REMOVEDIR),
@@ -125,13 +125,13 @@ impl Folder {
         }
     }
 
-    /// Puts what stands under a name of our own in the place of something else, which is kept. Gives the name that
-    /// this has now.
+    /// Puts the entry `own` in the place of `name`, and keeps the replaced entry. Returns the name that the replaced
+    /// entry has now.
     pub(super) fn swap(&self, own: &[u8], name: &[u8], aside: &[u8]) -> Result<Vec<u8>, Errno> {
         let rename = |from: &[u8], to: &[u8]| rustix::fs::renameat(&self.descriptor, from, &self.descriptor, to);
         let (here, flags) = (&self.descriptor, RenameFlags::EXCHANGE);
         match rustix::fs::renameat_with(here, own, here, name, flags) {
-            // Not every file system exchanges names.
+            // Not every file system can exchange names.
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::XDEV) => {
                 self.discard(aside)?;
                 rename(name, aside)?;
@@ -144,7 +144,7 @@ impl Folder {
         }
     }
 
-    /// Gives a file its final name. What has it goes, an empty directory too.
+    /// Gives a file its final name. Replaces any file or empty directory that has the name.
     pub(super) fn rename(&self, from: &[u8], to: &[u8]) -> Result<(), Errno> {
         match rustix::fs::renameat(&self.descriptor, from, &self.descriptor, to) {
             Err(Errno::ISDIR | Errno::EXIST | Errno::NOTEMPTY) => {
@@ -162,11 +162,11 @@ impl AsFd for Folder {
     }
 }
 
-/// The destination.
+/// The tree at the destination.
 #[derive(Debug)]
 pub(super) struct Tree {
     root: Arc<Folder>,
-    /// Nothing is there: a dry run into a directory that it would make.
+    /// Whether the destination does not exist: a dry run into a directory that it would make.
     nowhere: bool,
     open: Mutex<Open>,
     most_open: usize,
@@ -176,12 +176,12 @@ pub(super) struct Tree {
 struct Open {
     folders: HashMap<Vec<u8>, (Arc<Folder>, u64)>,
     clock: u64,
-    /// Those met so far.
+    /// File systems met so far.
     file_systems: Vec<Arc<FileSystem>>,
 }
 
 impl Tree {
-    /// Opens an existing directory. Its own path is the user's and may hold links.
+    /// Opens an existing directory. The path comes from the user, so links in it are followed.
     pub(super) fn open(path: &Path) -> Result<Tree, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let open = Mutex::default();
@@ -189,17 +189,17 @@ impl Tree {
         Ok(Tree { root, nowhere: false, open, most_open: most_open() as usize })
     }
 
-    /// A destination that does not exist, to compare with.
+    /// A destination that does not exist, for comparing in a dry run.
     pub(super) fn nowhere() -> Result<Tree, Errno> {
         Tree::open(Path::new("/")).map(|tree| Tree { nowhere: true, ..tree })
     }
 
-    /// The directory itself.
+    /// The destination's own directory.
     pub(super) fn root(&self) -> &Arc<Folder> {
         &self.root
     }
 
-    /// A directory beneath it; empty is the root.
+    /// A directory below the destination; empty is the root.
     pub(super) fn folder(&self, path: &[u8]) -> Result<Arc<Folder>, Errno> {
         if self.nowhere {
             return Err(Errno::NOENT);
@@ -215,25 +215,25 @@ impl Tree {
         Ok(folder)
     }
 
-    /// Forgets a directory that is gone, and those below it.
+    /// Removes a deleted directory and everything below it from the cache.
     pub(super) fn forget(&self, path: &[u8]) {
         let is_below = |other: &[u8]| other.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest[0] == b'/');
         self.lock().folders.retain(|other, _| !is_below(other));
     }
 
-    /// Those met so far.
+    /// All file systems met so far.
     pub(super) fn file_systems(&self) -> Vec<Arc<FileSystem>> {
         self.lock().file_systems.clone()
     }
 
     fn resolve(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
         if path.len() >= PATH_BYTES {
-            // As the system says where it takes whole paths.
+            // The error that the system returns for whole paths.
             return Err(Errno::NAMETOOLONG);
         }
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         match rustix::fs::openat2(&self.root.descriptor, path, DIRECTORY, Mode::empty(), resolve) {
-            // Before Linux 5.6, or filtered by a container.
+            // Before Linux 5.6, or if a container filters the call.
             Err(Errno::NOSYS | Errno::PERM) => {
                 let mut current = rustix::io::fcntl_dupfd_cloexec(&self.root.descriptor, 0)?;
                 for part in path.split(|byte| *byte == b'/') {
@@ -255,7 +255,7 @@ fn locked(open: &Mutex<Open>) -> MutexGuard<'_, Open> {
 }
 
 impl Open {
-    /// The file system of this number; it is met by this directory, if for the first time.
+    /// The file system with this device number. The first directory on it represents it.
     fn file_system(&mut self, device: u64, directory: &OwnedFd) -> Result<Arc<FileSystem>, Errno> {
         if let Some(known) = self.file_systems.iter().find(|file_system| file_system.device == device) {
             return Ok(known.clone());
@@ -276,7 +276,7 @@ impl Open {
     fn put(&mut self, path: &[u8], folder: Arc<Folder>, most: usize) {
         self.clock += 1;
         if self.folders.len() >= most {
-            // Half of them at once, so that many directories do not make a search of each.
+            // Drop half of the cached directories at once, so that a large tree does not cost a search per directory.
             let mut used: Vec<u64> = self.folders.values().map(|(_, used)| *used).collect();
             let middle = used.len() / 2;
             let middle = *used.select_nth_unstable(middle).1;

@@ -1,10 +1,9 @@
-//! `--verify`: what was written is read back, from the device and not from memory, and compared with the
-//! hashes that it came with.
+//! `--verify`: reads written data back, from the device and not from memory, and compares it with the hashes of the
+//! transfer.
 //!
-//! Files are opened with `O_DIRECT`, which reads past the page cache (open(2)); where a file system knows no
-//! such thing, the cache is told to let go of the file first (posix_fadvise(2), `DONTNEED`), which it does for
-//! what the sync before has written out. A file that is not right gets another time, so that the next run
-//! copies it again.
+//! Files are opened with `O_DIRECT`, which bypasses the page cache (open(2)). If a file system does not support it, the
+//! cached pages are dropped first (posix_fadvise(2), `DONTNEED`). That works, as the earlier sync has written them out.
+//! A file with wrong content gets another time, so that the next run copies it again.
 
 use std::fs::File;
 use std::ops::Range;
@@ -27,33 +26,33 @@ use crate::error::CopyError;
 use crate::session::{Context, add};
 use crate::wire::{BLOCK_BYTES, ProblemKind, block_bytes, block_len};
 
-/// What direct reads have to be aligned to, in bytes: the largest logical block of devices in use.
+/// Alignment for direct reads in bytes: the largest logical block of devices in use.
 const ALIGNMENT: usize = 4096;
 
-/// Blocks by their numbers, with their hashes.
+/// Block numbers and their hashes.
 pub(super) type Hashes = Vec<(u64, [u8; 32])>;
 
-/// A file as it was written. A name, and 32 bytes for each block.
+/// The name and the expected hashes of a written file: 32 bytes per block.
 #[derive(Debug)]
 pub(super) struct Written {
     pub(super) directory: Arc<Vec<u8>>,
     pub(super) name: Vec<u8>,
-    /// Its length, in bytes, which decides on the length of its blocks.
+    /// Length in bytes, which determines the length of its blocks.
     pub(super) size: u64,
-    /// Where it ends, if it became shorter while it was read.
+    /// End of the content, if the source's file became shorter while it was read.
     pub(super) end: u64,
-    /// Hashes of its blocks; those that are all hole have none.
+    /// Hashes of its blocks, except those that are holes.
     pub(super) hashes: Hashes,
 }
 
-/// What was written so far.
+/// Files written so far.
 #[derive(Debug, Default)]
 pub(super) struct Verify {
     files: Mutex<Vec<Written>>,
 }
 
 impl Verify {
-    /// Takes note of a file.
+    /// Records a file.
     pub(super) fn note(&self, mut file: Written) {
         file.hashes.sort_unstable();
         self.lock().push(file);
@@ -63,18 +62,19 @@ impl Verify {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Files that have no names yet, as directories are there, are not read back.
+    /// Forgets files that have no name yet because a directory occupies it; they are not read back.
     pub(super) fn forget(&self, in_the_way: &InTheWay) {
         if in_the_way.is_waited_for() {
             self.lock().retain(|file| !in_the_way.has(&join(&file.directory, &file.name)));
         }
     }
 
-    /// Reads everything back, with so many threads, after it was synced. Gives how many files could not be opened, so
-    /// that nothing is known of them; each has been told of.
+    /// Reads all files back in `threads` threads, after the sync. Returns the number of files that could not be opened
+    /// and are unverified; each has been reported.
     ///
     /// # Errors
-    /// When something is not as it was written; each such file has been told of by then.
+    /// [`CopyError::Damaged`] with the first path if content differs; each such file has been reported.
+    /// [`CopyError::Interrupted`] if the run is cancelled.
     pub(super) fn run(
         &self,
         context: &Context<'_>,
@@ -97,7 +97,7 @@ impl Verify {
                 let path = join(&file.directory, &file.name);
                 let text = match clock.device(|| check((tree, opened), file, &mut buffer)) {
                     Err(error) => {
-                        let text = format!("it cannot be read back: {}", std::io::Error::from(error));
+                        let text = format!("cannot read it back: {}", std::io::Error::from(error));
                         problem(ProblemKind::Unreadable, &path, text);
                         unread.fetch_add(1, Ordering::Relaxed);
                         continue;
@@ -128,10 +128,10 @@ impl Verify {
     }
 }
 
-/// Whether a file is as it was written, or why it cannot be read. If it is not, it gets another time.
+/// Whether a file is as it was written, or the error of reading it. Unless it is right, it gets another time.
 ///
 /// # Errors
-/// When it cannot be opened: that says nothing of its content.
+/// The error of opening the file, which says nothing about its content.
 fn check(
     (tree, opened): (&Tree, &Opened<'_>),
     file: &Written,
@@ -140,8 +140,8 @@ fn check(
     let folder = tree.folder(&file.directory)?;
     let right = is_right(&open(opened, &folder, &file.name)?, file, buffer);
     if !matches!(right, Ok(true)) {
-        // Fails where the device has become read-only: then the words have to do. 1970, or a day later where the source
-        // itself is of 1970.
+        // Fails if the device has become read-only; then only the message tells. The time becomes 1970, or a day later
+        // if the source's own is 1970.
         let day = |time: Time| Time { seconds: time.seconds.saturating_add(DAY_S), ..time };
         let _ = change_time(&folder, &file.name, |now| [Time::default(), day(Time::default()), day(now)]);
     }
@@ -167,14 +167,14 @@ fn is_right(open: &File, file: &Written, buffer: &mut Vec<u8>) -> Result<bool, E
     is_hole(open, behind..file.end, buffer)
 }
 
-/// Whether there is nothing but zeros between two places, the first of them a block's beginning.
+/// Whether a range that starts at a block boundary has only zeros.
 fn is_hole(file: &File, range: Range<u64>, buffer: &mut Vec<u8>) -> Result<bool, Errno> {
     let mut at = range.start;
     while at < range.end {
         match rustix::fs::seek(file, SeekFrom::Data(at)) {
             Ok(data) if data < range.end => at = data - data % ALIGNMENT as u64,
             Ok(_) | Err(Errno::NXIO) => return Ok(true),
-            // A file system that does not tell: all of it is read.
+            // The file system does not report holes: read everything.
             Err(_) => {}
         }
         let length = (range.end - at).min(BLOCK_BYTES) as usize;
@@ -187,7 +187,7 @@ fn is_hole(file: &File, range: Range<u64>, buffer: &mut Vec<u8>) -> Result<bool,
     Ok(true)
 }
 
-/// Reads from a file that is [`open`]; none where it ends before.
+/// Reads from a file that [`open`] returned; `None` if it ends before.
 pub(super) fn read<'a>(
     file: &File,
     buffer: &'a mut Vec<u8>,
@@ -200,7 +200,7 @@ pub(super) fn read<'a>(
     Ok(if fill(file, space, offset, length)? < length { None } else { Some(&space[..length]) })
 }
 
-/// Opens a file so that reading it reads the device.
+/// Opens a file so that reads reach the device.
 pub(super) fn open(opened: &Opened<'_>, folder: &Folder, name: &[u8]) -> Result<File, Errno> {
     match opened.open_file(folder, name, OFlags::DIRECT) {
         Err(Errno::INVAL) => {
@@ -212,11 +212,11 @@ pub(super) fn open(opened: &Opened<'_>, folder: &Folder, name: &[u8]) -> Result<
     }
 }
 
-/// Reads whole units of alignment; gives how many bytes came, at least `wanted` unless the file ends before.
+/// Reads whole alignment units. Returns the number of bytes, at least `wanted` unless the file ends before.
 fn fill(file: &File, space: &mut [u8], offset: u64, wanted: usize) -> Result<usize, Errno> {
     let mut filled = 0;
     while filled < wanted {
-        // A direct read goes on at a unit of alignment, or it is refused.
+        // A direct read must continue at an aligned offset.
         let from = filled - filled % ALIGNMENT;
         match file.read_at(&mut space[from..], offset + from as u64) {
             Ok(count) if from + count <= filled => break,

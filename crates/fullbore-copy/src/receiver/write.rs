@@ -1,7 +1,7 @@
 //! The writers: threads that verify records and write their files.
 //!
-//! Hash first; then the content under a name of our own, with all attributes; then the committer, who
-//! gives the final name. The acknowledgement goes out when the record is verified and written.
+//! First the hash, then the content under a temporary name, with all attributes; then the committer gives the final
+//! name. The acknowledgement is sent when a record is verified and written.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -35,28 +35,28 @@ use crate::names;
 use crate::session::{Context, Event, add};
 use crate::wire::{Block, Message, Pack, Payload, ProblemKind, Run, Segment, block_len, blocks};
 
-/// A hole in a small file is found in units of this, in bytes: the page of most machines.
+/// Unit in which holes in small files are found, in bytes: the page size of most machines.
 const PAGE_BYTES: usize = 4096;
 
-/// A file that was asked for.
+/// State of a requested file.
 pub(super) enum Pending {
-    /// It comes within a record.
+    /// A small file, which arrives within a record.
     Small(RequestedFile),
-    /// It comes in blocks; none has come yet.
+    /// A big file, of which no block has arrived.
     Big(RequestedFile),
-    /// Some of it is there.
+    /// A big file, of which some blocks have arrived.
     Begun(Arc<Partial>),
-    /// The sender cannot send it.
+    /// The sender cannot send it, or the receiver gave it up.
     Lost,
 }
 
-/// Files that were asked for, by number.
+/// Requested files by number.
 #[derive(Default)]
 pub(super) struct PendingFiles {
     files: Mutex<Files>,
 }
 
-/// The files, and what their entries take in memory.
+/// The files, and the memory that their entries take.
 #[derive(Default)]
 pub(super) struct Files {
     by_id: HashMap<u64, Pending>,
@@ -85,7 +85,7 @@ impl Pending {
         match self {
             Pending::Small(asked) | Pending::Big(asked) => entry_bytes(&asked.entry),
             Pending::Begun(partial) => entry_bytes(&partial.entry),
-            // As little as its place.
+            // No more than its place in the map.
             Pending::Lost => 0,
         }
     }
@@ -96,12 +96,13 @@ impl PendingFiles {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What they take in memory.
+    /// Bytes of memory that the entries take.
     pub(super) fn bytes(&self) -> u64 {
         self.lock().bytes
     }
 
-    /// The sender cannot send it: what still comes of it is thrown away. Gives what has come of a big one.
+    /// Records that the sender cannot send a file: further content is discarded. Returns the unfinished file, if there
+    /// is one.
     pub(super) fn lose(&self, id: u64) -> Option<Arc<Partial>> {
         let mut files = self.lock();
         let pending = files.remove(id)?;
@@ -112,14 +113,14 @@ impl PendingFiles {
         }
     }
 
-    /// Whether anything that was asked for has neither come nor been given up.
+    /// Whether a requested file has neither arrived nor been given up.
     pub(super) fn is_anything_missing(&self) -> bool {
         self.lock().by_id.values().any(|pending| !matches!(pending, Pending::Lost))
     }
 }
 
-/// First names of files with several, and whether one is without the content that the source has under it. A problem
-/// is noted only if it is of such a name, so that a sender fills no memory with problems of paths that it makes up.
+/// First names of files with several names, and those that lack the source's content. A problem is only recorded for
+/// such a name, so that a sender cannot fill memory with made-up paths.
 #[derive(Default)]
 pub(super) struct Failed {
     firsts: Mutex<HashMap<Vec<u8>, bool>>,
@@ -130,17 +131,17 @@ impl Failed {
         self.firsts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes note of problems of this name from now on.
+    /// Records problems with this name from now on.
     pub(super) fn watch(&self, path: &[u8]) {
         self.lock().entry(path.to_vec()).or_insert(false);
     }
 
-    /// Another name is the first one.
+    /// Another name has become the first one.
     pub(super) fn forget(&self, path: &[u8]) {
         self.lock().remove(path);
     }
 
-    /// Takes note of a problem.
+    /// Records a problem, if the path is watched.
     pub(super) fn note(&self, kind: ProblemKind, path: &[u8]) {
         use ProblemKind::{Name, Special, Unreadable, Unwritable, Vanished};
         if matches!(kind, Name | Special | Unreadable | Unwritable | Vanished)
@@ -150,13 +151,13 @@ impl Failed {
         }
     }
 
-    /// Whether a first name is without its content.
+    /// Whether a first name lacks its content.
     pub(super) fn has(&self, path: &[u8]) -> bool {
         self.lock().get(path) == Some(&true)
     }
 }
 
-/// What writers share.
+/// State that all writers share.
 pub(super) struct Writers<'a> {
     pub(super) context: &'a Context<'a>,
     pub(super) tree: &'a Tree,
@@ -174,14 +175,14 @@ pub(super) struct Writers<'a> {
     pub(super) bases: &'a Bases,
     pub(super) backup: Option<&'a Backup<'a>>,
     pub(super) boot: Boot,
-    /// The source is on this machine.
+    /// Whether the source is on this machine.
     pub(super) beside_source: bool,
     pub(super) problem: &'a (dyn Fn(ProblemKind, &[u8], String) + Sync),
     pub(super) clock: Arc<StageClock>,
 }
 
 impl Writers<'_> {
-    /// Writes until no more data comes.
+    /// Writes until no more data arrives.
     pub(super) fn run(&self) {
         let _guard = self.context.cancel.guard();
         self.clock.adopt_thread();
@@ -213,7 +214,7 @@ impl Writers<'_> {
             pack.files.iter().map_while(|file| pending.remove(file.id)).collect()
         };
         if files.len() != pack.files.len() {
-            return Err(CopyError::Meaning("content of a file that nobody asked for"));
+            return Err(CopyError::Meaning("content of a file that was not requested"));
         }
         let mut open: Option<(Arc<Vec<u8>>, Arc<Folder>)> = None;
         let mut begin = 0;
@@ -256,7 +257,7 @@ impl Writers<'_> {
         Ok(())
     }
 
-    /// The content of a compressed payload: exactly as long as it has to be.
+    /// Decompresses a payload, which must have exactly this length.
     fn decompressed(&self, payload: &Payload, compressed: bool, length: usize) -> Result<Option<Vec<u8>>, CopyError> {
         if !compressed {
             return Ok(None);
@@ -304,7 +305,7 @@ impl Writers<'_> {
         match pending.get(id) {
             Some(Pending::Begun(partial)) => Ok(Some(partial.clone())),
             Some(Pending::Lost) => Ok(None),
-            _ => Err(CopyError::Meaning("a block of a file that nobody asked for")),
+            _ => Err(CopyError::Meaning("a block of a file that was not requested")),
         }
     }
 
@@ -325,7 +326,7 @@ impl Writers<'_> {
         };
         let unpacked = self.decompressed(&block.payload, block.compressed, stored)?;
         let arrived = unpacked.as_deref().unwrap_or(block.payload.bytes());
-        // With its holes, as it was hashed; a block without any is where it arrived.
+        // With its holes, as it was hashed. A block without holes stays where it arrived.
         let spread = (!block.segments.is_empty()).then(|| {
             let mut whole = pool.take(block.length as usize);
             whole.fill(0);
@@ -376,7 +377,7 @@ impl Writers<'_> {
     /// Takes blocks from the old file, whose hashes the sender has compared.
     fn same(&self, sequence: u64, id: u64, run: Run) -> Result<(), CopyError> {
         for index in run.first..run.first + run.count {
-            // Given up after one of the blocks before.
+            // The file was given up after one of the previous blocks.
             let Some(partial) = self.partial(id)? else { break };
             let hash = match partial.promised(index) {
                 Promised::Hash(hash) => hash,
@@ -408,7 +409,7 @@ impl Writers<'_> {
             .read_exact_at(&mut content, super::journal::offset(size, index))
             .map_err(partial::errno)?;
         if *blake3::hash(&content).as_bytes() != hash {
-            // Somebody writes to the old file.
+            // Someone writes to the old file.
             return Err(Errno::BUSY);
         }
         let segments = if partial.entry.stored.is_some() { segments(&content) } else { Vec::new() };
@@ -425,7 +426,7 @@ impl Writers<'_> {
         progress
     }
 
-    /// What is there has the content of the source's file.
+    /// The existing file has the content of the source's file.
     fn identical(&self, sequence: u64, id: u64) -> Result<(), CopyError> {
         let unasked = CopyError::Meaning("a file is the same that was never compared");
         let pending = self.pending.lock().remove(id);
@@ -455,7 +456,7 @@ impl Writers<'_> {
         let (folder, path) = (self.tree.folder(&directory), join(&directory, &entry.name));
         if let Some(index) = base {
             let folder = match folder {
-                // A dry run has not made it.
+                // A dry run has not made the directory.
                 Err(_) if self.context.options.dry_run => Ok(None),
                 folder => folder.map(Some),
             };
@@ -481,14 +482,14 @@ impl Writers<'_> {
         Ok(())
     }
 
-    /// What is there is not the source's file; said where names are told.
+    /// The existing file differs from the source's; reported if the user wants names.
     fn differs(&self, sequence: u64, id: u64) -> Result<(), CopyError> {
         let (directory, entry, base) = match self.pending.lock().get(id) {
             Some(Pending::Small(asked) | Pending::Big(asked)) => {
                 (asked.directory.clone(), asked.entry.clone(), asked.base)
             }
             Some(Pending::Begun(partial)) => (partial.directory.clone(), partial.entry.clone(), partial.base),
-            _ => return Err(CopyError::Meaning("a file differs that nobody asked for")),
+            _ => return Err(CopyError::Meaning("a difference in a file that was not requested")),
         };
         let path = join(&directory, &entry.name);
         if self.context.options.itemize.is_on() {
@@ -508,8 +509,8 @@ impl Writers<'_> {
         Ok(())
     }
 
-    /// What is there has the right content; its attributes may differ. If it has other names here, that is seen to at
-    /// the end.
+    /// Corrects the attributes of a file with the right content. If it has other names here, that is postponed to the
+    /// end.
     pub(super) fn mend(&self, id: u64, path: &[u8], folder: &Folder, status: &Stat, entry: &Entry) {
         if !self.put_off(id, path, folder, status, entry) {
             self.itemize(Update::Attributes, path, entry, Some((folder, status)));
@@ -517,7 +518,7 @@ impl Writers<'_> {
         }
     }
 
-    /// Changes the attributes of what is there, under whatever names.
+    /// Corrects the attributes of an existing entry, whatever other names it has.
     pub(super) fn mend_now(&self, id: u64, path: &[u8], folder: &Folder, status: &Stat, entry: &Entry) {
         let options = self.context.options;
         let (differs, failures) = self.attributes.mend(folder, &entry.name, status, entry, options.dry_run);
@@ -531,17 +532,17 @@ impl Writers<'_> {
         add(if differs { &progress.retouched } else { &progress.kept }, 1);
     }
 
-    /// A link, device or directory is, or would be, made.
+    /// Counts a link, device or directory that is made, or would be in a dry run.
     pub(super) fn made(&self, path: &[u8]) {
         add(&self.context.progress.made, 1);
         if self.context.options.tell_names {
             self.context.tell.tell(Event::Wanted(path.to_vec()));
-            // A closed queue belongs to a run that ends; its reason is known to the cancel token.
+            // A closed queue belongs to a run that ends; the cancel token has the reason.
             let _ = self.context.link.control_out.push(Message::Made { path: path.to_vec() }, &self.clock);
         }
     }
 
-    /// What is there may go at the source, unless it is the source's own, by a link or a mount.
+    /// Reports an entry that the source may remove, unless it is the source's own through a link or a mount.
     pub(super) fn kept(&self, id: u64, path: &[u8], status: &Stat, entry: &Entry) {
         if !self.context.options.remove_source_files {
             return;
@@ -555,13 +556,14 @@ impl Writers<'_> {
         }
     }
 
-    /// Finishes a big file when its last block is written, gives it up when it cannot be.
+    /// Finishes a big file after its last block. Gives it up if it cannot be written.
     fn after(&self, partial: &Arc<Partial>, written: Result<(Arc<Folder>, Progress), Errno>) -> Result<(), CopyError> {
         match written {
             Ok((folder, Progress::Whole(file))) => self.whole(partial, &folder, &file),
             Ok((_, Progress::More | Progress::Dead)) => Ok(()),
             Err(error) => {
-                // First, so that nobody who finds it given up takes what it was promised for a lie.
+                // Do this first: another thread that finds the file given up must not take the sender's answers for a
+                // lie.
                 self.pending.lock().insert(partial.id, Pending::Lost);
                 if let Ok(folder) = self.tree.folder(&partial.directory) {
                     partial.give_up(&folder, is_fatal(error));

@@ -1,8 +1,8 @@
-//! Talking to a copy that runs: where it stands, and another rate limit.
+//! Queries a running copy, and changes its rate limit.
 //!
-//! Each run listens on a socket of mode 0600, named by its number, in a directory that is the user's alone and the
-//! same for every session: [`directory`]. A client sends one line, `status` or `bwlimit BYTES_PER_S`, and gets one
-//! line of JSON. Only the same user and root can open the socket.
+//! Each run listens on a socket of mode 0600, named by its process number, in [`directory`]. That directory belongs to
+//! the user alone and is the same for every session. A client sends one line, `status` or `bwlimit BYTES_PER_S`, and
+//! gets one line of JSON. Only the same user and root can open the socket.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
@@ -26,31 +26,31 @@ use serde_json::{Value, json};
 use super::live_progress::LiveProgress;
 use crate::session::{Link, RateLimit};
 
-/// Longest line in either direction.
+/// Longest line in either direction, in bytes.
 const LINE_BYTES: u64 = 64 << 10;
-/// How long either side waits for the other's line.
+/// How long each side waits for the other's line.
 const LINE_TIME: Duration = Duration::from_secs(5);
-/// How long a new run waits for its turn at the directory, and how often it looks. Whoever has it needs a moment; one
-/// that was stopped in it keeps nobody waiting.
+/// How long a new run waits for its turn at the directory, and the interval of attempts. The holder needs a moment
+/// only; a suspended holder must not block others.
 const TURN_TIME: Duration = Duration::from_secs(1);
 const TURN_LOOK: Duration = Duration::from_millis(5);
 
-/// As a verdict calls it.
+/// Name of the rate limit in verdicts.
 const RATE_LIMIT: &str = "rate limit";
 
-/// What of a run can be changed.
+/// The parts of a run that can be changed.
 #[derive(Clone, Debug)]
 pub struct Levers {
     /// Rate limit of this end, which may change during the run.
     pub limit: Arc<RateLimit>,
-    /// The link to a sender at the other end, which has to be asked.
+    /// Link to a sender at the other end, which has to apply the limit.
     pub far_sender: Arc<Mutex<Option<Link>>>,
-    /// Where the rate limit is shown.
+    /// Ledger that shows the rate limit.
     pub ledger: Ledger,
 }
 
 impl Levers {
-    /// Of a run with this limit.
+    /// For a run with this limit in bytes per second; 0 for none.
     pub fn new(bytes_per_s: u64, ledger: &Ledger) -> Levers {
         ledger.set_rate_limit(bytes_per_s);
         Levers {
@@ -60,12 +60,12 @@ impl Levers {
         }
     }
 
-    /// What limits a run now, where a look at its parts finds this.
+    /// The current limit: the rate limit if the run waits for it, else `found`.
     pub fn present(&self, found: Option<String>) -> Option<String> {
         if self.limit.is_awaited() { Some(RATE_LIMIT.to_owned()) } else { found }
     }
 
-    /// The limit, if it is what has limited a run.
+    /// The verdict for the rate limit, if the run used nearly all of it.
     pub fn reached(&self, written_bytes: u64, wall: Duration) -> Option<VerdictReport> {
         let bytes_per_s = self.limit.bytes_per_s();
         let share = written_bytes as f64 / (bytes_per_s as f64 * wall.as_secs_f64()).max(1.0);
@@ -85,13 +85,13 @@ impl Levers {
         self.ledger.set_rate_limit(bytes_per_s);
         let link = self.far_sender.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(link) = link {
-            // A run that is over needs no limit.
+            // A run that has ended needs no limit.
             let _ = link.ask_for_limit(bytes_per_s, &self.ledger);
         }
     }
 }
 
-/// What `status` tells of a copy.
+/// The answer to `status`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// Process number of the copy.
@@ -100,14 +100,14 @@ pub struct Status {
     pub source: String,
     /// Destination, as the user named it.
     pub destination: String,
-    /// The limit that the user gave, bytes per second; 0 for none.
+    /// The user's limit in bytes per second; 0 for none.
     pub bwlimit_bytes_per_s: u64,
     /// Files and bytes copied so far.
     #[serde(flatten)]
     pub progress: Progress,
 }
 
-/// The socket of this run; gone when dropped.
+/// The socket of this run; removed when dropped.
 #[derive(Debug)]
 pub struct Socket {
     path: PathBuf,
@@ -119,10 +119,11 @@ impl Drop for Socket {
     }
 }
 
-/// Serves requests until the program ends; `places` are source and destination, as the user named them.
+/// Serves requests until the program ends. `places` has source and destination as the user named them.
 ///
 /// # Errors
-/// When there can be no socket. A run without one is no worse otherwise.
+/// The error of creating `directory`, or its socket. `PermissionDenied` if the directory belongs to another user. A
+/// copy can run without the socket.
 pub fn serve(
     directory: &Path,
     levers: Levers,
@@ -139,7 +140,7 @@ pub fn serve(
     }
     let pid = std::process::id();
     let path = directory.join(pid.to_string());
-    // Of a process of the same number that was killed.
+    // A killed process with the same number has left it.
     let _ = std::fs::remove_file(&path);
     let listener = UnixListener::bind(&path)?;
     drop(turn);
@@ -161,14 +162,14 @@ pub fn serve(
     Ok(socket)
 }
 
-/// One process at a time makes sockets in a directory, or removes those of others: a socket that is just being made
-/// answers as little as one whose process was killed.
+/// Only one process at a time makes sockets in a directory or removes stale ones. A socket that is being made does not
+/// answer, just like that of a killed process.
 struct Turn {
     directory: OwnedFd,
 }
 
 impl Turn {
-    /// None if others have it all the time.
+    /// Waits for the turn; `None` if others hold it until the time is up.
     fn take(directory: &Path, within: Duration) -> io::Result<Option<Turn>> {
         use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -184,10 +185,10 @@ impl Turn {
         }
     }
 
-    /// Removes the sockets of processes that were killed.
+    /// Removes the sockets of killed processes.
     fn sweep(&self, directory: &Path) -> io::Result<()> {
         for path in sockets(directory)?.into_values().filter(|path| is_deserted(path)) {
-            // Root may have been here meanwhile.
+            // Root may have made a socket here meanwhile.
             let _ = std::fs::remove_file(path);
         }
         Ok(())
@@ -196,12 +197,12 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        // A process that another thread has just begun has the directory open, too, until it runs its program.
+        // A child process of another thread has the directory open as well until it runs its program.
         let _ = rustix::fs::flock(&self.directory, rustix::fs::FlockOperation::Unlock);
     }
 }
 
-/// Whether nobody listens. Whoever has no time to answer does.
+/// Whether no process listens. A busy process that does not answer still listens.
 fn is_deserted(path: &Path) -> bool {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -209,7 +210,7 @@ fn is_deserted(path: &Path) -> bool {
     SocketAddrUnix::new(path).is_ok_and(|address| connect(&socket, &address) == Err(Errno::CONNREFUSED))
 }
 
-/// Sockets in the directory, by the numbers of their processes.
+/// Sockets in the directory, by process number.
 fn sockets(directory: &Path) -> io::Result<BTreeMap<u32, PathBuf>> {
     let names = std::fs::read_dir(directory)?.flatten();
     Ok(names.filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path()))).collect())
@@ -235,12 +236,12 @@ fn answer(mut stream: &UnixStream, levers: &Levers, status: &dyn Fn(u64) -> Stat
     stream.write_all(format!("{answer}\n").as_bytes())
 }
 
-/// A request to running copies: status, or another rate limit.
+/// A request to running copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Where it stands.
+    /// Report the progress.
     Status,
-    /// Another limit, bytes per second; 0 for none.
+    /// Set another rate limit in bytes per second; 0 for none.
     Limit(u64),
 }
 
@@ -253,23 +254,23 @@ impl Request {
     }
 }
 
-/// Asks the copies of this user, or the one with this process number, and gives the answer of each.
+/// Sends a request to the copies of this user, or to the one with this process number. Returns the answer of each.
 ///
 /// # Errors
-/// A [`CommandError`] of kind usage if no copy of this user, or none with this `pid`, is running; of the disk if
+/// A [`CommandError`] of kind `Usage` if no copy of this user, or none with this `pid`, is running. Of kind `Disk` if
 /// `directory` cannot be read.
 pub fn ask(directory: &Path, request: Request, pid: Option<u32>) -> Result<Vec<Value>, CommandError> {
     let none = || {
         let which = pid.map_or_else(String::new, |pid| format!(" with the number {pid}"));
-        CommandError::new(ErrorKind::Usage, format!("no copy of yours{which} is running here"))
+        CommandError::new(ErrorKind::Usage, format!("you have no running copy{which} on this machine"))
     };
     match check(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(none()),
-        checked => checked.map_err(|error| CommandError::disk(directory, &error))?,
+        checked => checked.map_err(|error| CommandError::cannot("read", directory, &error))?,
     }
-    let sockets = sockets(directory).map_err(|error| CommandError::disk(directory, &error))?;
+    let sockets = sockets(directory).map_err(|error| CommandError::cannot("read", directory, &error))?;
     let asked = sockets.into_iter().filter(|(found, _)| pid.is_none_or(|pid| pid == *found));
-    // Those of processes that were killed are swept by the next copy.
+    // The next copy removes the sockets of killed processes.
     let answers: Vec<Value> = asked.filter_map(|(_, path)| ask_one(&path, request).ok()).collect();
     if answers.is_empty() { Err(none()) } else { Ok(answers) }
 }
@@ -283,14 +284,14 @@ fn ask_one(path: &Path, request: Request) -> io::Result<Value> {
     Ok(serde_json::from_str(&line)?)
 }
 
-/// Where sockets of this user are. The same for a login, a cron job and a service: XDG_RUNTIME_DIR is a login's own
-/// and goes with it, TMPDIR is whatever a shell says.
+/// Directory for sockets of this user. It is the same for a login, a cron job and a service. XDG_RUNTIME_DIR exists
+/// only during a login, and TMPDIR differs between shells.
 pub fn directory() -> PathBuf {
     let user = rustix::process::geteuid();
     if user.is_root() { "/run/fullbore".into() } else { format!("/tmp/fullbore-{}", user.as_raw()).into() }
 }
 
-/// Others may write to /tmp: a directory there may be theirs.
+/// Checks that the directory belongs to this user: others may write to /tmp, so it could be theirs.
 fn check(directory: &Path) -> io::Result<()> {
     let status = std::fs::symlink_metadata(directory)?;
     if status.is_dir() && status.uid() == rustix::process::geteuid().as_raw() && status.mode() & 0o077 == 0 {

@@ -1,4 +1,4 @@
-//! The list of hashes that `--hash-list` leaves: lines as `sha256sum` and `b3sum` write them, for their `-c`.
+//! The list of hashes that `--hash-list` writes, in the line format of `sha256sum` and `b3sum`, for their `-c`.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write as _};
@@ -7,17 +7,17 @@ use std::path::{Path, PathBuf};
 use fullbore_engine::output::{FOR_ALL, Output};
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 
-/// A list. It is begun when the copy is done: its place may be within the source or the destination, and a file that
-/// is being written there would be copied, or deleted.
+/// A hash list. It is begun when the copy is done. Its path may be within the source or the destination, where a file
+/// in progress would be copied or deleted.
 #[derive(Debug)]
 pub(super) struct HashList {
     path: PathBuf,
     lines: Option<Lines>,
-    /// What went wrong first.
+    /// The first error of writing.
     failed: Option<io::Error>,
 }
 
-/// The lines as far as they are known.
+/// The lines written so far.
 #[derive(Debug)]
 struct Lines {
     output: Output,
@@ -33,17 +33,17 @@ impl Lines {
 }
 
 impl HashList {
-    /// A list that will be at this path, where a file can be written.
+    /// Prepares a list at this path, after checking that a file can be written there.
     ///
     /// # Errors
-    /// When none can.
+    /// [`ErrorKind::Disk`] with the path if no file can be created beside it.
     pub(super) fn at(path: &Path) -> Result<HashList, CommandError> {
-        // What has no name yet goes at once.
+        // Dropping the unnamed file removes it at once.
         drop(Lines::begin(path).map_err(|error| wrong(path, &error))?);
         Ok(HashList { path: path.to_owned(), lines: None, failed: None })
     }
 
-    /// Adds a file.
+    /// Adds a file's hash.
     pub(super) fn add(&mut self, path: &[u8], hash: &[u8; 32]) {
         if self.failed.is_none() {
             let added = self.lines().and_then(|lines| lines.writer.write_all(&line(path, hash)));
@@ -58,15 +58,19 @@ impl HashList {
         self.lines.as_mut().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Begins anew: another connection tells all of them once more.
+    /// Starts over: after a reconnect all hashes are reported again.
     pub(super) fn restart(&mut self) {
         (self.lines, self.failed) = (None, None);
     }
 
-    /// Gives it its name.
+    /// Gives the list its name.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Disk`] if any line, or the file, could not be written.
     pub(super) fn publish(mut self) -> Result<(), CommandError> {
         let written = self.failed.take().map_or(Ok(()), Err).and_then(|()| {
-            // One without files is empty.
+            // A list without files is an empty file.
             self.lines()?;
             let Some(Lines { output, mut writer }) = self.lines.take() else { return Ok(()) };
             writer.flush()?;
@@ -81,8 +85,8 @@ fn wrong(path: &Path, error: &io::Error) -> CommandError {
     CommandError::new(ErrorKind::Disk, format_args!("{}: {error}", path.display()))
 }
 
-/// A line: the hash, two spaces, the path. Where a path has line breaks or backslashes, they are escaped, and a
-/// backslash begins the line (sha256sum(1)).
+/// Formats a line: the hash, two spaces, the path. Line breaks and backslashes in a path are escaped, and a backslash
+/// begins the line (sha256sum(1)).
 fn line(path: &[u8], hash: &[u8; 32]) -> Vec<u8> {
     let is_escaped = path.iter().any(|byte| matches!(byte, b'\n' | b'\r' | b'\\'));
     let mut line = Vec::with_capacity(path.len() + 68);

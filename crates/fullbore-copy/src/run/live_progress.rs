@@ -1,4 +1,4 @@
-//! Where a copy stands: one set of figures for the screen, for events, and for the control socket.
+//! The progress of a copy: one set of figures for the screen, for events, and for the control socket.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -8,12 +8,12 @@ use fullbore_engine::run::heard::silent_s;
 
 use crate::session::Progress;
 
-/// Weight of the newest look in the rate that is shown; looks come four times a second.
+/// Weight of the newest reading in the displayed rate, with four readings per second.
 const RATE_WEIGHT: f64 = 0.15;
-/// What limits a copy whose connection is lost.
+/// The limit that is shown while the connection is lost.
 const AWAY: &str = "the connection, which is dialled again";
 
-/// A copy's figures, and its rate over the last looks.
+/// A copy's figures, and its smoothed rate.
 #[derive(Debug)]
 pub struct LiveProgress {
     progress: Arc<Progress>,
@@ -30,14 +30,14 @@ struct State {
 }
 
 impl LiveProgress {
-    /// Of a copy that counts here.
+    /// For a copy that counts in `progress`.
     pub fn of(progress: &Arc<Progress>) -> LiveProgress {
         let (last, silent) = (None, Duration::ZERO);
         let state = State { began: Instant::now(), last, rate_bytes_per_s: 0.0, limit: None, silent };
         LiveProgress { progress: progress.clone(), state: Mutex::new(state) }
     }
 
-    /// Takes a look: `limit` is what limits it now, `silent` for how long nothing was heard of another machine.
+    /// Reads the figures. `limit` is the current limit, `silent` the time since the other machine was last heard.
     pub fn figures(&self, limit: Option<String>, silent: Duration) -> Figures {
         let bytes = self.progress.account().written_bytes;
         {
@@ -54,14 +54,14 @@ impl LiveProgress {
         self.last()
     }
 
-    /// Nothing moves: the connection is lost.
+    /// Shows that the connection is lost.
     pub fn away(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.rate_bytes_per_s = 0.0;
         state.limit = Some(AWAY.to_owned());
     }
 
-    /// The figures now, with the rate and the limit of the last look.
+    /// The current figures, with rate and limit of the last reading.
     pub fn last(&self) -> Figures {
         let (rate, limit, silent) = {
             let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);

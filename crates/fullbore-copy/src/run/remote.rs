@@ -1,4 +1,4 @@
-//! The near end of a copy between machines: ssh, the connections, and dialling again when they are lost.
+//! The near end of a copy between machines: starts ssh, makes connections, and reconnects when they are lost.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -35,26 +35,26 @@ use crate::transport::setup::{self, Role, Way};
 use crate::transport::{FIRST_BYTES, Path as NetworkPath, Transport};
 use crate::wire::Account;
 
-/// First wait before dialling again, doubled each time, and the longest.
+/// First wait before reconnecting, doubled each time, and the longest wait.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
-/// How soon a signal ends the wait.
+/// Interval at which a wait checks for signals.
 const WAIT_LOOK: Duration = Duration::from_millis(50);
-/// As a shell says that there is no such program, and as ssh says that it did not get through.
+/// Exit codes: a shell's for a program that does not exist, and ssh's for a failed connection.
 const NOT_FOUND: i32 = 127;
 const SSH_FAILED: i32 = 255;
 
-/// What is to be copied between here and there.
+/// What to copy between this machine and the other one.
 pub(super) struct Task {
-    /// Sources here, to be sent; none if they are there.
+    /// Open sources on this machine; `None` if the sources are on the other one.
     pub(super) sends: Option<OpenedSources>,
-    /// Paths of sources there.
+    /// Paths of sources on the other machine.
     pub(super) paths: Vec<OsString>,
-    /// Only these paths beneath the source, in order.
+    /// Only these paths below the source, sorted.
     pub(super) only: Option<Arc<Vec<Vec<u8>>>>,
-    /// Where to.
+    /// The destination's path.
     pub(super) target: OsString,
-    /// The other machine.
+    /// The other machine, in ssh's form.
     pub(super) host: String,
 }
 
@@ -70,21 +70,21 @@ struct RemoteRun<'a, 't> {
     current: Current,
     sampler: Sampler,
     waits: Waits,
-    /// When the connection was lost, until there is another one.
+    /// When the connection was lost; `None` while there is one.
     lost: Mutex<Option<Instant>>,
 }
 
-/// What one connection brought.
+/// The result of one connection.
 struct Session {
     result: Result<(), Arc<CopyError>>,
-    /// What was done; none if it was lost before it could do anything.
+    /// What was done; `None` if the connection was lost before it did anything.
     account: Option<Account>,
     far: Option<Judgement>,
     way: String,
     path: NetworkPath,
 }
 
-/// Copies, over as many connections one after the other as it takes.
+/// Copies, over one connection after another if they are lost.
 pub(super) fn run(copy: Copying<'_, '_>, task: Task) -> Result<Done, CommandError> {
     std::thread::scope(|scope| {
         let host = task.host.clone();
@@ -157,7 +157,7 @@ fn dialled(copy: Copying<'_, '_>, task: &Task, connect: ConnectSettings) -> Resu
             }
             Err(error) => {
                 if session.account.is_some_and(|account| has_worked(&account)) {
-                    // It worked for a while: the time begins anew.
+                    // The connection worked for a while, so the time limit starts anew.
                     (lost_since, wait) = (None, FIRST_WAIT);
                 }
                 let since = *lost_since.get_or_insert_with(Instant::now);
@@ -187,8 +187,8 @@ fn dialled(copy: Copying<'_, '_>, task: &Task, connect: ConnectSettings) -> Resu
 }
 
 impl RemoteRun<'_, '_> {
-    /// One connection, from ssh to its end. The outer error is one that dialling again does not mend. Once a copy
-    /// is under way, its next connection has to be there within this time.
+    /// Runs one connection, from ssh to its end. The outer error is one that reconnecting cannot cure. When
+    /// reconnecting, the connection has to be up within `again_within`.
     fn session(&self, again_within: Option<Duration>) -> Result<Session, CommandError> {
         let link = Link::remote();
         let cancel = CancelToken::new(&link);
@@ -207,12 +207,12 @@ impl RemoteRun<'_, '_> {
             limit: &self.levers.limit,
         };
         std::thread::scope(|scope| {
-            // What is here is listed, and told, while ssh is on its way. When dialling again, nobody may be there for long.
+            // List local sources while ssh connects. Not when reconnecting: the other machine may be away for long.
             let sends = self.task.sends.as_ref().filter(|_| again_within.is_none());
             let ahead = sends.map(|sources| scope.spawn(|| self.send(&context, sources)));
             let reached = self.reach(&transport, again_within);
             if !matches!(reached, Ok(Ok(_))) {
-                // Nobody hears of the lists.
+                // Nobody will take these lists.
                 context.cancel.cancel(CopyError::Interrupted);
                 transport.finish();
             }
@@ -228,7 +228,7 @@ impl RemoteRun<'_, '_> {
         sender::run(context, &sources, &Window::new(REMOTE_WINDOW_BYTES, WINDOW_RECORDS))
     }
 
-    /// Makes the connection; else what there was instead.
+    /// Makes the connection. Otherwise returns the reason why there is none.
     fn reach(
         &self,
         transport: &Transport,
@@ -272,10 +272,10 @@ impl RemoteRun<'_, '_> {
         }
     }
 
-    /// Says why there is no direct connection, as soon as that is known, or the run is over.
+    /// Reports why there is no direct connection, once that is known or the run is over.
     fn tell_fallback(&self, decided: &mpsc::Receiver<Option<Route>>) {
         if let Ok(Some(Route { fallback: Some(reason), searched, .. })) = decided.recv() {
-            // What fits the pipe's first bytes waited for nothing.
+            // Content that fits the pipe's first bytes did not wait.
             if self.progress.account().wanted_bytes > FIRST_BYTES as u64 {
                 self.waits.searched(searched);
             }
@@ -299,7 +299,7 @@ impl RemoteRun<'_, '_> {
         }
     }
 
-    /// Copies by a connection; `ahead` is sending already.
+    /// Copies over a connection; `ahead` has started to send already.
     fn copy(
         &self,
         context: &Context<'_>,
@@ -345,11 +345,11 @@ impl RemoteRun<'_, '_> {
         }
         if destination.is_some() {
             if let Some(paths) = &self.task.only {
-                // Refused where the run is over, which it will tell by itself.
+                // Fails if the run is over, which is reported elsewhere.
                 let _ = link.ask_for_paths(paths, &self.ledger);
             }
             *self.levers.far_sender.lock().unwrap_or_else(PoisonError::into_inner) = Some(link.clone());
-            // The task has the limit of the beginning; it may be another one by now.
+            // The limit may have changed since the task began.
             let _ = link.ask_for_limit(self.levers.limit.bytes_per_s(), &self.ledger);
         }
         let work = || match (ahead, &self.task.sends, &destination) {
@@ -362,7 +362,7 @@ impl RemoteRun<'_, '_> {
             scope.spawn(move || self.tell_fallback(&decided));
             let RemoteRun { live, levers, sampler, waits, .. } = self;
             let result = Watch { live, levers, sampler, waits }.watched(self.teller, || transport.silence(), work);
-            // Nothing may have been decided on by then.
+            // The route may not have been decided by then.
             drop(end.send(None));
             result
         });
@@ -377,26 +377,26 @@ impl RemoteRun<'_, '_> {
     }
 }
 
-/// Whether a host may be there again after a while. Told of a copy that is under way: the first time it is an error.
+/// Whether a host may come back after a while. This is for a copy under way; on the first attempt it is an error.
 fn is_away(no_peer: &NoPeer) -> bool {
     match no_peer {
-        // Ended by a signal, or by us.
+        // ssh was ended by a signal, or by us.
         NoPeer::Ended(code) => matches!(code, None | Some(SSH_FAILED)),
         NoPeer::Failed(error) => error.is_lost_connection(),
         NoPeer::Version(_) | NoPeer::NoProgram(_) => false,
     }
 }
 
-/// Whether a connection worked for a while: its receiver has counted something. Long lists, and comparing what is there
-/// already, write nothing.
+/// Whether a connection worked for a while: its receiver has counted something. Long lists and comparisons of existing
+/// files write nothing.
 fn has_worked(account: &Account) -> bool {
     *account != Account::default()
 }
 
-/// Whether another connection may mend what ended one, `under_way` if there was one before it.
+/// Whether reconnecting may help after this error. `under_way` tells whether an earlier connection worked.
 fn is_to_be_dialled_again(error: &CopyError, under_way: bool) -> bool {
     match error {
-        // The far end of the one before has not heard of its end yet, and holds the destination.
+        // The far end of the previous connection has not noticed its end yet, and holds the destination's lock.
         CopyError::Remote { exit_code, .. } if *exit_code == ErrorKind::Locked.exit_code() => under_way,
         error => error.is_lost_connection(),
     }
@@ -407,7 +407,7 @@ pub(crate) fn connections(count: usize) -> String {
     format!("{count} {}", if count == 1 { "connection" } else { "connections" })
 }
 
-/// How content went, in words.
+/// Describes how content was transferred.
 fn way(connection: &Connection, path: &NetworkPath) -> String {
     if connection.routing.now().way == Way::Pipe {
         return format!("content went by ssh, {}", connections(path.streams));
@@ -438,17 +438,17 @@ fn add(sum: &mut Account, account: &Account) {
     sum.reused_bytes += account.reused_bytes;
     sum.verified_bytes += account.verified_bytes;
     sum.verify_us += account.verify_us;
-    // What a later connection finds of an earlier one was counted as written.
+    // A later connection finds content of an earlier one, which was counted as written.
     sum.resumed_bytes = sum.resumed_bytes.max(account.resumed_bytes);
 }
 
-/// Why the program does not run on the other machine, and what to do.
+/// Explains why the program does not run on the other machine, and what to do.
 pub(crate) fn explain(no_peer: NoPeer, settings: &ConnectSettings, host: &str) -> CommandError {
     let ssh: Vec<String> = settings.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let ssh = ssh[..ssh.len().saturating_sub(2)].join(" ");
     let install = format!("{ssh} {host} 'cat > fullbore && chmod +x fullbore' < \"$(command -v fullbore)\"");
     let command = settings.command.last().map_or("", |word| word.to_str().unwrap_or(""));
-    // Of `sudo -n fullbore copy --server`, what stands before the program stays.
+    // Of `sudo -n fullbore copy --server`, the part before the program stays.
     let before =
         command.find(SERVER).map(|end| &command[..end]).and_then(|program| program.trim_end().rsplit_once(' '));
     let remote_path = before.map_or("./fullbore".to_owned(), |(before, _)| format!("'{before} ./fullbore'"));
@@ -461,7 +461,7 @@ pub(crate) fn explain(no_peer: NoPeer, settings: &ConnectSettings, host: &str) -
             network(format!("{host}: {}", send_program::explain(code).unwrap_or_default()))
         }
         NoPeer::Ended(Some(NOT_FOUND)) => {
-            // As a shell says of the first word, and some that run the next one, as env does, of that.
+            // A shell reports this for the first word, and programs such as env for the next one.
             let or = before.map_or_else(String::new, |(before, _)| format!(", or `{before}` is not"));
             network(format!("{host}: fullbore is not installed there{or}")).hint(install).hint(send)
         }
@@ -469,13 +469,13 @@ pub(crate) fn explain(no_peer: NoPeer, settings: &ConnectSettings, host: &str) -
         NoPeer::Ended(Some(code)) => {
             let error = network(format!("{host}: `{command}` ended with exit code {code} before it said anything"));
             match settings.programs.is_none() {
-                // sudo says 1 where there is no such program, and so does a fullbore that knows no copy.
+                // sudo returns 1 if the program does not exist, and so does a fullbore without the copy command.
                 true => error.hint(format_args!("if fullbore is missing or too old there: {install}")).hint(send),
                 false => error,
             }
         }
         NoPeer::Version(hello) => {
-            let text = format!("{host}: fullbore {} there does not speak with {} here", hello.program, crate::VERSION);
+            let text = format!("{host}: fullbore {} there cannot talk to {} here", hello.program, crate::VERSION);
             network(text).hint(install).hint(send)
         }
         NoPeer::NoProgram(none) => network(format!("{host}: {}", none.reason)).hint(none.hint),

@@ -1,4 +1,4 @@
-//! From what came of a copy to the report that all commands have.
+//! Makes the report that all commands share from the results of a copy.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -16,19 +16,19 @@ use crate::probe::DiskFacts;
 use crate::transport::Path as NetworkPath;
 use crate::wire::{Account, ProblemKind};
 
-/// What came of a copy that went well.
+/// The results of a successful copy.
 pub(super) struct Done {
     pub(super) account: Account,
     pub(super) wall: Duration,
-    /// What limited it.
+    /// The verdict on what limited it.
     pub(super) found: VerdictReport,
     /// This end's verdict.
     pub(super) verdict: Verdict,
-    /// The far end's, if that told one.
+    /// The verdict of the far end, if it sent one.
     pub(super) far: Option<Judgement>,
-    /// How content went, in words; empty on one machine.
+    /// How content was transferred, in words; empty on one machine.
     pub(super) way: String,
-    /// Known waits, in words.
+    /// Times in which the copy waited for a known reason, in words.
     pub(super) waits: Vec<String>,
     pub(super) ends: Ends,
 }
@@ -36,13 +36,13 @@ pub(super) struct Done {
 /// What the table at the end needs besides the clocks.
 #[derive(Default)]
 pub(super) struct Ends {
-    /// The source is on this machine, the destination is.
+    /// Whether the source, and whether the destination, is on this machine.
     pub(super) here: (bool, bool),
-    /// The connections.
+    /// Facts about the connections.
     pub(super) path: Option<NetworkPath>,
-    /// What the disks of this machine did.
+    /// Activity of this machine's disks.
     pub(super) disks: DiskFacts,
-    /// Those of the destination, if source and destination are here.
+    /// Activity of the destination's disks, if source and destination are both on this machine.
     pub(super) target_disks: DiskFacts,
 }
 
@@ -67,15 +67,15 @@ fn totals(account: &Account) -> Totals {
     }
 }
 
-/// What was done of a copy that was under way.
+/// Report of the work of an interrupted copy.
 pub(super) fn of_torn(account: &Account) -> Report {
     let summary = Summary { totals: totals(account), changed: true, ..Summary::default() };
     Report { summary, ..Report::default() }
 }
 
-/// With all that is known of a copy that did not come to its end.
+/// Adds all known facts about a copy to the error that ended it.
 pub(super) fn unfinished(mut error: CommandError, settings: &CopySettings, began: Instant) -> CommandError {
-    // Nothing was tried of what is no copy.
+    // A usage error means that no copy has started.
     if error.kind == ErrorKind::Usage {
         return error;
     }
@@ -156,7 +156,7 @@ impl Done {
         VerdictReport { next: self.with_run(places, |run| run.next_limit()), evidence, ..self.found.clone() }
     }
 
-    /// The run as its table wants it.
+    /// Passes the run to `use_run`, in the form that its table needs.
     fn with_run<R>(&self, places: (&str, &str), use_run: impl FnOnce(&Outcome<'_>) -> R) -> R {
         let verdict = &self.verdict;
         let (near, nobody) = (Judgement::of(verdict), Judgement::default());

@@ -1,4 +1,4 @@
-//! Signals end a copy where another one can go on.
+//! Ends a copy on a signal, at a point where another copy can continue.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -9,7 +9,7 @@ use crate::error::CopyError;
 use crate::session::CancelToken;
 use crate::transport::near::SshHandle;
 
-/// The cancel token of the run that is under way; a lost connection makes another one.
+/// The cancel token of the current run; reconnecting makes another one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Current {
     state: Arc<Mutex<State>>,
@@ -19,12 +19,12 @@ pub(crate) struct Current {
 struct State {
     stopped: bool,
     cancel: Option<CancelToken>,
-    /// While there is no connection yet: what is waited for.
+    /// The ssh process that is waited for, before there is a connection.
     ssh: Option<SshHandle>,
 }
 
 impl Current {
-    /// Of a run with this cancel token.
+    /// For a run with this cancel token.
     pub(crate) fn of(cancel: &CancelToken) -> Current {
         let current = Current::default();
         current.set(cancel);
@@ -35,7 +35,7 @@ impl Current {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Signals cancel this run from now on; at once, if a signal has come already.
+    /// Signals cancel this run from now on. Cancels it at once if a signal has come already.
     pub(crate) fn set(&self, cancel: &CancelToken) {
         let stopped = {
             let mut state = self.lock();
@@ -48,7 +48,7 @@ impl Current {
         }
     }
 
-    /// Until then this one is ended; at once, if a signal has come already.
+    /// Until [`Current::set`] is called, signals end this ssh process. Ends it at once if a signal has come already.
     pub(crate) fn dial(&self, ssh: Option<SshHandle>) {
         let mut state = self.lock();
         state.ssh = ssh;
@@ -57,7 +57,7 @@ impl Current {
         }
     }
 
-    /// Ends what is waited for, if there is no connection yet.
+    /// Ends the ssh process that is waited for, if there is no connection yet.
     pub(crate) fn give_up_dialling(&self) {
         self.lock().ssh.iter().for_each(SshHandle::cut);
     }
@@ -79,7 +79,11 @@ impl Current {
         }
     }
 
-    /// Signals cancel the run from now on; a second one ends the program.
+    /// From now on a signal cancels the run; a second one ends the program.
+    ///
+    /// # Errors
+    ///
+    /// If the signal handlers cannot be installed.
     pub(crate) fn listen(&self) -> Result<(), CommandError> {
         let current = self.clone();
         let listening = Stop::in_thread(move || current.stop());

@@ -1,5 +1,6 @@
-//! The table at the end of a copy, from its own run: each part, what it could do alone, how much of it was
-//! used, how long others waited for it; the next limit, and what it would save to remove this one.
+//! The table at the end of a copy, from the run's own measurements. For each part it shows what the part could do
+//! alone, how much of that was used, and how long others waited for it. It also names the next limit, and what removing
+//! this one would save.
 
 use std::time::Duration;
 
@@ -13,29 +14,29 @@ use crate::judgement::{self, Attribution, Judgement};
 use crate::probe::{DiskFacts, Part, Trouble};
 use crate::transport::Path as NetworkPath;
 
-/// A stall that is shorter is none.
+/// Shortest pause that counts as a stall, in seconds.
 const STALL_S: f64 = 0.3;
-/// Less than this share of its usual rate is a stall.
+/// A rate below this share of the usual one is a stall.
 const STALLED: f64 = 0.02;
 
-/// What both ends of a copy knew at its end.
+/// What both ends of a copy know at its end.
 #[derive(Clone, Copy)]
 pub(super) struct Outcome<'a> {
     /// Clocks and verdict of the sender; of both ends on one machine.
     pub(super) sender: &'a Judgement,
-    /// Of the receiver, if it is another process.
+    /// Clocks and verdict of the receiver, if it is another process.
     pub(super) receiver: Option<&'a Judgement>,
-    /// The connections.
+    /// Facts about the connections.
     pub(super) path: Option<&'a NetworkPath>,
-    /// The disks of the source and of the destination.
+    /// Activity of the disks of the source and of the destination.
     pub(super) disks: (&'a DiskFacts, &'a DiskFacts),
-    /// Their names.
+    /// Names of source and destination.
     pub(super) places: (&'a str, &'a str),
-    /// This end's verdict, for the course of time.
+    /// This end's verdict, for its history over time.
     pub(super) verdict: Option<&'a Verdict>,
-    /// Bytes written.
+    /// Bytes written to the destination.
     pub(super) bytes: u64,
-    /// Wall time.
+    /// Wall time of the run.
     pub(super) wall: Duration,
     /// Time of the final sync.
     pub(super) sync: Duration,
@@ -57,7 +58,7 @@ impl Outcome<'_> {
         let stage = end.stage(role).filter(|stage| stage.threads > 0)?;
         let whole_ns = stage.threads as f64 * (self.wall.as_nanos() as f64).max(1.0);
         let (starved, blocked) = (stage.starved_ns as f64 / whole_ns, stage.blocked_ns as f64 / whole_ns);
-        // Threads that ended before the run did were not at work then.
+        // Threads that ended before the run did were not at work afterwards.
         let busy_ns = (whole_ns - stage.starved_ns as f64 - stage.blocked_ns as f64)
             .min((stage.compute_ns + stage.run_delay_ns + stage.device_ns) as f64)
             .max(0.0);
@@ -72,11 +73,11 @@ impl Outcome<'_> {
     }
 
     fn alone(&self, used: f64) -> Option<f64> {
-        // A part that was used less has no rate of its own: it would be guessed from too little.
+        // A part that was hardly used has no reliable rate of its own.
         (used > ROUNDS_TO_NOTHING).then(|| self.bytes as f64 / self.wall.as_secs_f64().max(1e-9) / used.min(1.0))
     }
 
-    /// All parts that the run had.
+    /// All parts of the run.
     pub(super) fn rows(&self) -> Vec<Row> {
         let receiver = self.receiver.unwrap_or(self.sender);
         let (read, write) = (self.spent(self.sender, "read"), self.spent(receiver, "disk write"));
@@ -123,7 +124,7 @@ impl Outcome<'_> {
             });
         }
         if send.is_none() && (limits(Part::SourceCpu) || limits(Part::TargetCpu)) {
-            // On one machine there is one processor.
+            // One machine has one processor.
             let evidence = vec![self.sender.words(), units::several(self.sender.cores as u64, "core", "cores")];
             rows.push(Row { limits: true, evidence, ..Row::new("processor") });
         }
@@ -145,7 +146,7 @@ impl Outcome<'_> {
         }
     }
 
-    /// The connections: used while data is under way that neither buffer nor receiver holds up.
+    /// The connections. They count as used while data is in flight that neither buffer nor receiver delays.
     fn network(&self, limits: bool) -> Row {
         let sending = self.sender.sending;
         let held_up = sending.receiver_limited_us as f64 / sending.busy_us.max(1) as f64;
@@ -153,7 +154,7 @@ impl Outcome<'_> {
         let mut evidence = Vec::new();
         if let Some(path) = self.path.filter(|path| path.streams > 0) {
             evidence.push(connections(path.streams));
-            // The kernel tells of TCP connections of our own alone.
+            // The kernel reports figures only for this process's own TCP connections.
             if let Some(trip) = path.round_trip {
                 evidence.push(format!("round trip {:.1} ms", trip.as_secs_f64() * 1e3));
                 evidence.push(format!("{:.2} % sent twice", path.loss * 100.0));
@@ -166,7 +167,7 @@ impl Outcome<'_> {
             evidence.push(format!("send buffer {:.0} %", share(sending.buffer_limited_us)));
         }
         Row {
-            // What a path could do shows only when it is full.
+            // The capacity of a path shows only when it is full.
             alone_bytes_per_s: used.filter(|_| limits).and_then(|used| self.alone(used)),
             used,
             waited_for: judgement::waited_for_path(self.sender, self.receiver.unwrap_or(self.sender)),
@@ -176,12 +177,12 @@ impl Outcome<'_> {
         }
     }
 
-    /// What went over the wire beyond the content, and the longest time in which nothing went.
+    /// Overhead of the wire beyond the content, and the longest time in which nothing was sent.
     fn protocol(&self, send: Option<Spent>) -> Option<Row> {
         let send = send.filter(|send| send.bytes > 0 && self.bytes > 0)?;
         let overhead = send.bytes as f64 / self.bytes as f64 - 1.0;
-        // Less may have been sent than was written, though nothing was compressed: a sender at the other end tells its
-        // figures while the last records are on their way.
+        // The sender may count less than was written, even without compression: at the other end it reports its figures
+        // while the last records are in flight.
         let mut evidence = vec![if overhead >= -ROUNDS_TO_NOTHING {
             format!("{:.1} % overhead", overhead.max(0.0) * 100.0)
         } else {
@@ -218,12 +219,12 @@ impl Outcome<'_> {
         rows.iter().any(|row| row.limits).then(|| (next.clone(), used))
     }
 
-    /// The same in words.
+    /// The next limit in words.
     pub(super) fn next_limit(&self) -> Option<String> {
         self.next().map(|(next, used)| format!("{}, used to {:.0} %", next.part, used * 100.0))
     }
 
-    /// The next limit, and what it would save to remove this one. Nothing where none is named.
+    /// The next limit, and the time saved by removing the current one; empty if no limit is named.
     pub(super) fn advice(&self) -> Vec<String> {
         let mut advice = Vec::new();
         if let Some((next, used)) = self.next() {
@@ -244,7 +245,7 @@ impl Outcome<'_> {
     }
 }
 
-/// The disks, in a few words.
+/// Describes disk activity in a few words.
 pub(crate) fn disk_words(facts: &DiskFacts) -> Vec<String> {
     let mut words = Vec::new();
     match facts.busiest() {

@@ -1,4 +1,4 @@
-//! From all threads of a copy to one listener.
+//! Passes messages from all threads of a copy to one listener.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::entry::shown;
 use crate::session::{self, Tell};
 use crate::wire::{Problem, ProblemKind};
 
-/// Passes on what a copy tells, and counts its problems.
+/// Passes on the events of a copy, and counts its problems.
 pub(crate) struct Teller<'a> {
     events: Mutex<&'a mut dyn Events>,
     problems: Mutex<BTreeMap<ProblemKind, Counted>>,
@@ -23,11 +23,11 @@ pub(crate) struct Teller<'a> {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counted {
     pub(crate) count: u64,
-    /// The first ones, a line each.
+    /// The first problems, one line each.
     pub(crate) lines: Vec<String>,
 }
 
-/// Problems of each kind that a report names. What fits a screen; the others are counted.
+/// Problems of each kind that a report lists. They fit a screen; the others are only counted.
 const NAMED: usize = 20;
 
 impl<'a> Teller<'a> {
@@ -35,26 +35,26 @@ impl<'a> Teller<'a> {
         Teller { events: Mutex::new(events), problems: Mutex::default(), hashes: Mutex::default() }
     }
 
-    /// Keeps the hashes that are told for a list at this path.
+    /// Writes the reported hashes to a list at this path.
     ///
     /// # Errors
-    /// When nothing can be written there.
+    /// `ErrorKind::Disk` with the path if no file can be created there.
     pub(super) fn keep_hashes(&self, path: &Path) -> Result<(), CommandError> {
         *self.hashes.lock().unwrap_or_else(PoisonError::into_inner) = Some(HashList::at(path)?);
         Ok(())
     }
 
-    /// What was told of hashes is told once more.
+    /// All hashes will be reported again: starts the list over.
     pub(super) fn restart_hashes(&self) {
         if let Some(list) = &mut *self.hashes.lock().unwrap_or_else(PoisonError::into_inner) {
             list.restart();
         }
     }
 
-    /// All hashes have been told: their list gets its name.
+    /// All hashes have been reported: gives the list its name.
     ///
     /// # Errors
-    /// When not all of it could be written.
+    /// `ErrorKind::Disk` if any of the list could not be written.
     pub(super) fn publish_hashes(&self) -> Result<(), CommandError> {
         let list = self.hashes.lock().unwrap_or_else(PoisonError::into_inner).take();
         list.map_or(Ok(()), HashList::publish)
@@ -65,17 +65,17 @@ impl<'a> Teller<'a> {
         self.events.lock().unwrap_or_else(PoisonError::into_inner).emit(event);
     }
 
-    /// A line.
+    /// Emits a line of information.
     pub(crate) fn note(&self, message: impl Into<String>) {
         self.emit(Event::Note { message: message.into() });
     }
 
-    /// A line on something that the reader should know.
+    /// Emits a warning.
     pub(crate) fn warn(&self, message: impl Into<String>) {
         self.emit(Event::Warning { message: message.into() });
     }
 
-    /// A line that the other machine, or ssh, wrote to stderr.
+    /// Passes on a line that the other machine, or ssh, wrote to stderr.
     pub(crate) fn said(&self, host: &str, message: &str) {
         self.emit(Event::Said { host: host.to_owned(), message: message.to_owned() });
     }
@@ -101,7 +101,7 @@ impl<'a> Teller<'a> {
     }
 }
 
-/// A kind as JSON has it.
+/// The name of a kind of problem in JSON.
 pub(crate) fn name(kind: ProblemKind) -> String {
     format!("{kind:?}").to_lowercase()
 }

@@ -1,4 +1,4 @@
-//! Times in which a copy was not at work, and knows why: they stand behind its limit.
+//! Times in which a copy waited for a known reason; the report shows them after the limit.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -6,12 +6,12 @@ use std::time::Duration;
 use fullbore_engine::machine::since_boot as now;
 use fullbore_engine::units;
 
-/// A wait that takes so much longer than it should was a suspension, of the process or of the machine. A guess: a busy
-/// machine lets no thread wait that long.
+/// A wait that exceeds its expected time by this much was a suspension of the process or of the machine. A guess: even
+/// a busy machine schedules a thread sooner.
 const SUSPENDED: Duration = Duration::from_secs(2);
-/// A shorter wait is not worth a word. A guess.
+/// Shortest wait that is reported. Guess.
 const WORTH_A_WORD: Duration = Duration::from_secs(1);
-/// Longer times are told in minutes.
+/// Times above this are reported in minutes.
 const SECONDS: Duration = Duration::from_secs(120);
 
 /// Known waits of one run.
@@ -23,9 +23,9 @@ pub(super) struct Waits {
 #[derive(Debug, Default)]
 struct State {
     suspended: Duration,
-    /// Without a connection that was there before.
+    /// Time without a connection after one was lost.
     away: Duration,
-    /// Until it was known that there is no direct connection.
+    /// Time until it was known that there is no direct connection.
     searched: Duration,
 }
 
@@ -34,7 +34,8 @@ impl Waits {
         change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Waits for something that takes no longer than expected, unless the process or the machine is suspended.
+    /// Runs `wait`, which takes no longer than `expected` unless the process or the machine is suspended. Counts the
+    /// rest as suspension.
     pub(super) fn timed<R>(&self, expected: Duration, wait: impl FnOnce() -> R) -> R {
         let began = now();
         let result = wait();
@@ -49,17 +50,17 @@ impl Waits {
         }
     }
 
-    /// There was no connection for so long.
+    /// Adds time without a connection.
     pub(super) fn away(&self, time: Duration) {
         self.change(|state| state.away += time);
     }
 
-    /// Content waited for so long until it was known that there is no direct connection.
+    /// Sets how long content waited until it was known that there is no direct connection.
     pub(super) fn searched(&self, time: Duration) {
         self.change(|state| state.searched += time);
     }
 
-    /// A clause for each.
+    /// A clause for each wait.
     pub(super) fn words(&self) -> Vec<String> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let mut words = Vec::new();

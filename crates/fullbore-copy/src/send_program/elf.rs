@@ -1,22 +1,22 @@
-//! The head of an ELF file, as far as it says where a program runs (elf(5)).
+//! The header of an ELF file (elf(5)), as far as it tells where a program runs.
 
-/// Position of `e_machine` in the head.
+/// Offset of `e_machine` in the header.
 const MACHINE_AT: usize = 18;
-/// `e_machine`, and the name that `uname -m` has for such a processor.
+/// Values of `e_machine`, and the names that `uname -m` has for these processors.
 const MACHINES: &[(u16, &str)] =
     &[(3, "i686"), (21, "ppc64le"), (40, "armv7l"), (62, "x86_64"), (183, "aarch64"), (243, "riscv64")];
 
 /// What a program needs of the machine that runs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Elf {
-    /// The processor, by the name that `uname -m` has for it; none for one that is not in the table.
+    /// The processor, by its name in `uname -m`; `None` if it is not in the table.
     pub(crate) machine: Option<&'static str>,
     /// Whether the program needs no loader and no libraries.
     pub(crate) is_static: bool,
 }
 
 impl Elf {
-    /// Reads the head of a program; none if the bytes are no little-endian ELF file.
+    /// Reads the header of a program; `None` if the bytes are not a little-endian ELF file.
     pub(crate) fn read(program: &[u8]) -> Option<Elf> {
         let (is_64_bit, is_32_bit) = (program.starts_with(b"\x7fELF\x02\x01"), program.starts_with(b"\x7fELF\x01\x01"));
         if !is_64_bit && !is_32_bit {
@@ -28,7 +28,8 @@ impl Elf {
         Some(Elf { machine, is_static: !interpreted? })
     }
 
-    /// Whether a kernel that calls its processor `machine` can run the program. Kernels of 64 bits run programs of 32.
+    /// Whether a kernel that calls its processor `machine` can run the program. 64-bit kernels also run 32-bit
+    /// programs.
     pub(crate) fn runs_on(self, machine: &str) -> bool {
         match self.machine {
             None => true,
@@ -39,7 +40,7 @@ impl Elf {
     }
 }
 
-/// Whether the program has a segment `PT_INTERP`, the path of its loader. `table_at` and `size_at` are the positions of
+/// Whether the program has a segment `PT_INTERP`, which names its loader. `table_at` and `size_at` are the offsets of
 /// `e_phoff` and `e_phentsize`; `e_phnum` follows the latter.
 fn has_interpreter(program: &[u8], table_at: usize, size_at: usize) -> Option<bool> {
     const PT_INTERP: u32 = 3;

@@ -1,4 +1,4 @@
-//! A big file while its blocks are read, by several threads and in order.
+//! A big file while its blocks are read, in order and by several threads.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -11,12 +11,12 @@ use super::source::SourceFile;
 use crate::error::CopyError;
 use crate::wire::{Basis, Run, SEGMENTS, Segment, Wanted, block_bytes, block_len, blocks};
 
-/// A file that is cut into blocks.
+/// A file that is sent in blocks.
 #[derive(Debug)]
 pub(super) struct BigFile {
     pub(super) id: u64,
     pub(super) source: Box<SourceFile>,
-    /// Whether it differs at all from what the destination has shall be told.
+    /// Whether to report if it differs at all from the destination's file.
     pub(super) compare: bool,
     state: Mutex<State>,
 }
@@ -27,42 +27,41 @@ struct State {
     next: u64,
     /// Blocks that the receiver has, ascending.
     have: VecDeque<Run>,
-    /// Blocks in the hands of readers.
+    /// Number of blocks that readers work on.
     reading: u32,
     over: bool,
-    /// Somebody has been asked to look whether it is still the same.
+    /// Whether a thread has been asked to check that the file has not changed.
     looked: bool,
-    /// Hashes of blocks that the destination has in its old file.
+    /// Hashes of blocks of the destination's old file.
     there: HashMap<u64, [u8; 32]>,
-    /// Blocks found to be the same while nothing has been found that differs: if it stays so, the file
-    /// need not be written at all.
+    /// Equal blocks, as long as no block differs. If all are equal, the file need not be written at all.
     held: Option<Vec<u64>>,
 }
 
-/// What becomes of a block that was read and hashed.
+/// What to do with a block that was read and hashed.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum BlockOutcome {
-    /// It is sent. With `first` it is the first of its file that differs.
+    /// Send it. With `first` it is the first different block of its file, and `held` are the equal ones before it.
     Differs { first: bool, held: Vec<u64> },
     /// The destination takes it from its old file.
     Same,
-    /// It is the same, and so may be the whole file.
+    /// It is equal, and the whole file may be.
     Held,
 }
 
-/// What comes next of a file.
+/// The next work on a file.
 #[derive(Debug)]
 pub(super) enum Next {
-    /// A block to be read.
+    /// Read a block.
     Block(u64, Arc<File>),
-    /// Blocks of nothing but holes.
+    /// Send a run of blocks that are holes.
     Holes(Run),
-    /// No more.
+    /// Nothing is left.
     End,
 }
 
 impl State {
-    /// Goes on behind what the receiver has.
+    /// Skips the blocks that the receiver has.
     fn skip(&mut self) {
         while let Some(run) = self.have.front().copied().filter(|run| run.first <= self.next) {
             self.next = self.next.max(run.first.saturating_add(run.count));
@@ -73,7 +72,7 @@ impl State {
 
 impl BigFile {
     pub(super) fn new(id: u64, source: Box<SourceFile>, wanted: &Wanted) -> BigFile {
-        // Where some of it is there already it is written anyway.
+        // A partly transferred file will be written anyway.
         let may_be_same = wanted.same_size && wanted.have.is_empty();
         let state = State {
             file: None,
@@ -92,10 +91,10 @@ impl BigFile {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes hashes of what the destination has.
+    /// Takes hashes of the destination's old file.
     ///
     /// # Errors
-    /// When the file has no such blocks.
+    /// [`CopyError::Meaning`] if the file has no such blocks.
     pub(super) fn learn(&self, basis: &Basis) -> Result<(), CopyError> {
         let count = blocks(self.source.size);
         if basis.first.saturating_add(basis.hashes.len() as u64) > count {
@@ -108,13 +107,13 @@ impl BigFile {
         Ok(())
     }
 
-    /// Whether the destination has told anything of its old file.
+    /// Whether the destination sent any hashes of its old file.
     pub(super) fn is_compared(&self) -> bool {
         let state = self.lock();
         !state.there.is_empty() || state.held.is_some()
     }
 
-    /// Says what becomes of a block, whose content has this hash.
+    /// Decides what to do with a block whose content has this hash.
     pub(super) fn judge(&self, index: u64, hash: &[u8; 32]) -> BlockOutcome {
         let mut state = self.lock();
         let same = state.there.remove(&index).is_some_and(|there| there == *hash);
@@ -129,15 +128,15 @@ impl BigFile {
         }
     }
 
-    /// At the end: blocks that were the same, if nothing differed; all of them, if the whole file is the same.
+    /// Takes the equal blocks at the end, if none differed: all of them, if the whole file is equal.
     pub(super) fn take_held(&self) -> Vec<u64> {
         self.lock().held.take().unwrap_or_default()
     }
 
-    /// The next block that the receiver has not; opens the file at first.
+    /// The next block that the receiver lacks. The first call opens the file.
     ///
     /// # Errors
-    /// When it cannot be opened: the file is over then.
+    /// The error of opening the file or its directory, or of checking that it is unchanged. The file is finished then.
     pub(super) fn next(&self) -> Result<Next, Errno> {
         let mut state = self.lock();
         let count = blocks(self.source.size);
@@ -155,7 +154,7 @@ impl BigFile {
                 file
             }
         };
-        // A file that may be the same is compared block by block, holes and all.
+        // A file that may be equal is compared block by block, including holes.
         if self.source.sparse && state.held.is_none() {
             let end = state.have.front().map_or(count, |run| run.first.min(count));
             let holes = self.holes(&file, state.next, end);
@@ -171,24 +170,24 @@ impl BigFile {
         Ok(Next::Block(index, file))
     }
 
-    /// How many blocks from this one on are all hole, up to `end`.
+    /// Number of blocks from this one on that are holes, up to `end`.
     fn holes(&self, file: &File, next: u64, end: u64) -> u64 {
         let length = block_bytes(self.source.size);
         match rustix::fs::seek(file, SeekFrom::Data(next * length)) {
             Ok(data) => (data / length).min(end).saturating_sub(next),
-            // No data up to the end of the file.
+            // There is no data up to the end of the file.
             Err(Errno::NXIO) => end - next,
-            // A file system that does not tell; then zeros are sent.
+            // The file system does not report holes; zeros are sent.
             Err(_) => 0,
         }
     }
 
-    /// A block has been read.
+    /// Records that a block has been read.
     pub(super) fn read(&self) {
         self.lock().reading -= 1;
     }
 
-    /// The file, once, when nobody reads any more of it: whoever gets it looks whether it is still the same.
+    /// Returns the open file once, when nobody reads it any more. Whoever gets it checks that it has not changed.
     pub(super) fn to_be_looked_at(&self) -> Option<Arc<File>> {
         let mut state = self.lock();
         state.skip();
@@ -196,13 +195,13 @@ impl BigFile {
         if is_read && !std::mem::replace(&mut state.looked, true) { state.file.clone() } else { None }
     }
 
-    /// It cannot be read further. True for the first who says so.
+    /// Records that the file cannot be read further. Returns true for the first caller.
     pub(super) fn give_up(&self) -> bool {
         let mut state = self.lock();
         !std::mem::replace(&mut state.over, true)
     }
 
-    /// The parts of a block that are no holes; empty if all of it is content.
+    /// The parts of a block that are not holes; empty if all of it is content.
     pub(super) fn segments(&self, file: &File, index: u64) -> Vec<Segment> {
         if !self.source.sparse {
             return Vec::new();

@@ -1,38 +1,36 @@
-//! Compression of records, where a trial on this link shows that it pays.
+//! Compresses records, if a trial on this link shows that it pays.
 //!
-//! Whether it pays is not computed, it is tried: while the way to the other end is the limit (records wait
-//! in front of it), a moment without compression is followed by one with it, and the faster one is kept
-//! for a while. On a link that is faster than zstd, on content that does not get smaller, and where the
-//! other end's disk is the limit, the trial says no, and the next one comes later and later.
+//! Whether compression pays is tried, not computed. While the path is the limit (records wait for it), a moment without
+//! compression is followed by one with it. The faster one is kept for a while. The trial fails on a link that is faster
+//! than zstd, on incompressible content, and if the other end's disk is the limit. The pause between trials then grows.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-/// Level of zstd. Level 1 is as fast here as the negative ones, and smaller; level 3 is a fifth slower.
+/// The zstd level. Level 1 is as fast here as the negative ones, and compresses better; level 3 is a fifth slower.
 const LEVEL: i32 = 1;
-/// What is looked at to see whether a record gets smaller, in bytes: a few percent of its cost.
+/// Bytes of a record that are compressed as a sample: a few percent of the record's cost.
 const SAMPLE_BYTES: usize = 16 << 10;
-/// A record that keeps more than this share of its sample travels as it is.
+/// Largest ratio of a sample's compressed size at which the record is compressed.
 pub(crate) const WORTH: f64 = 0.85;
-/// How long each half of a trial lasts, and how much has to be acknowledged in it.
+/// Least duration of each half of a trial, and least bytes to be acknowledged in it.
 const TRIAL: Duration = Duration::from_millis(600);
 const TRIAL_BYTES: u64 = 4 << 20;
-/// A half of a trial in which so little comes through says nothing, however long it lasts.
+/// Longest duration of half a trial. If too little is acknowledged by then, the trial has no result.
 const LONGEST_TRIAL: Duration = Duration::from_secs(5);
-/// It pays if it makes the copy so much faster. Less may be chance.
+/// Least speed-up at which compression is used. Less may be chance.
 pub(crate) const GAIN: f64 = 1.1;
-/// Above this rate for each core there is nothing to be won: zstd 1 takes in 0.5 GB/s on a core that does
-/// nothing else (measured).
+/// Rate per core above which there is nothing to gain: zstd 1 takes 0.5 GB/s on a core that does nothing else
+/// (measured).
 const FAST_BYTES_PER_S: f64 = 150e6;
-/// The first trial begins so long after the first record: a copy that is over by then gains nothing by a trial,
-/// and one that goes on loses nothing by its being a little later.
+/// Time from the first record to the first trial. A shorter copy gains nothing by a trial, and a longer one loses
+/// nothing by a late one.
 const FIRST_AFTER: Duration = Duration::from_secs(2);
-/// Share of records that have to wait in front of the way, or it is not the limit.
+/// Least share of records that wait for the path; below it the path is not the limit.
 pub(crate) const WAITING: f64 = 0.8;
-/// Time until the next trial after one that was lost, doubled each time up to the longest; and after one
-/// that was won.
+/// Pauses after a failed trial, doubled each time up to the longest, and after a successful one.
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(120);
 const KEPT_FOR: Duration = Duration::from_secs(30);
@@ -41,12 +39,12 @@ const KEPT_FOR: Duration = Duration::from_secs(30);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Compress {
-    /// Where it pays.
+    /// If a trial shows that it pays.
     #[default]
     Auto,
-    /// Whatever gets smaller.
+    /// Whenever content gets smaller.
     Always,
-    /// Nothing.
+    /// Not at all.
     Never,
 }
 
@@ -60,24 +58,24 @@ pub(crate) struct Pays {
 #[derive(Debug)]
 struct State {
     phase: Phase,
-    /// When it began, and how much had been acknowledged by then.
+    /// Start of the phase, and bytes acknowledged by then.
     since: Option<(Instant, u64)>,
     pause: Duration,
-    /// Records of this phase, and those of them that had to wait.
+    /// Records of this phase, and how many of them waited for the path.
     records: (u32, u32),
-    /// Rate from which on it is not tried.
+    /// Rate above which compression is not tried, in bytes per second.
     fast_bytes_per_s: f64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
-    /// No compression, and no trial before that time; none before the first record.
+    /// No compression. The next trial comes at this time; `None` before the first record.
     Off { until: Option<Instant> },
-    /// No compression; its rate is being measured.
+    /// No compression; the plain rate is being measured.
     Plain,
-    /// Compression, against this rate in bytes per second.
+    /// Compression on trial, against this plain rate in bytes per second.
     Trial { plain: f64 },
-    /// It paid.
+    /// Compression paid; the next trial comes at this time.
     On { until: Instant },
 }
 
@@ -98,8 +96,8 @@ impl Pays {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the next record is compressed. `waiting`: records wait in front of the way to the other
-    /// end; `acknowledged_bytes`: content that is there so far.
+    /// Whether to compress the next record. `waiting`: records wait for the path; `acknowledged_bytes`: total content
+    /// acknowledged so far.
     pub(crate) fn try_now(&self, waiting: bool, acknowledged_bytes: u64, now: Instant) -> bool {
         match self.mode {
             Compress::Auto => self.lock().step(waiting, acknowledged_bytes, now),
@@ -161,7 +159,7 @@ impl State {
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
     }
 
-    /// Bytes per second of this phase, once it can be told.
+    /// Rate of this phase in bytes per second, once it is known.
     fn rate(&self, bytes: u64, now: Instant) -> Option<f64> {
         let (since, before) = self.since?;
         let (time, moved) = (now.saturating_duration_since(since), bytes.saturating_sub(before));
@@ -170,7 +168,7 @@ impl State {
     }
 }
 
-/// Compresses records; one for each reader.
+/// Compresses records; each reader has its own.
 #[derive(Default)]
 pub(super) struct Compressor {
     zstd: Option<zstd::bulk::Compressor<'static>>,
@@ -178,7 +176,7 @@ pub(super) struct Compressor {
 }
 
 impl Compressor {
-    /// Compresses content into this memory, which is given back where that makes it no smaller.
+    /// Compresses content into this memory. Returns the memory as an error if the content does not get smaller.
     pub(super) fn compress(&mut self, content: &[u8], mut into: Vec<u8>) -> Result<Vec<u8>, Vec<u8>> {
         if self.zstd.is_none() {
             self.zstd = zstd::bulk::Compressor::new(LEVEL).ok();

@@ -1,8 +1,8 @@
 //! The readers: threads that turn wanted files into records.
 //!
-//! A permit of the window first, then the content, then its hash, then the queue to the other end.
-//! A file that is not as it was listed is sent as it is now, with the time it was listed with, and
-//! reported: the next run finds it changed and copies it again.
+//! First a permit of the window, then the content, its hash, and the queue to the other end. A file that has changed
+//! since it was listed is sent as it is now, with its listed time, and reported. The next run then finds it changed and
+//! copies it again.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -23,12 +23,12 @@ use crate::wire::{
     Block, Message, Pack, Packed, Payload, Problem, ProblemKind, Run, Segment, block_bytes, block_len, blocks,
 };
 
-/// What a permit for a record without content counts: its head takes memory too.
+/// What a record without content counts in the window, in bytes: its header takes memory, too.
 const HEAD_BYTES: u64 = 4096;
 
-/// Blocks that one message says to be the same at most: the receiver copies them before it acknowledges.
+/// Most blocks in one message about equal blocks. The receiver copies all of them before it acknowledges.
 const SAME_BLOCKS: u64 = 64;
-/// Longest sleep for the rate limit before a look whether the run goes on.
+/// Longest sleep for the rate limit before checking whether the run goes on.
 const LIMIT_LOOK: Duration = Duration::from_millis(100);
 
 /// One reader.
@@ -37,14 +37,14 @@ pub(super) struct Reader<'a> {
     pub(super) wants: &'a Wants,
     pub(super) window: &'a Window,
     pub(super) clock: Arc<StageClock>,
-    /// The directory of the file read last, open.
+    /// The open directory of the last file.
     pub(super) directory: Option<(Arc<Directory>, OwnedFd)>,
     pub(super) pays: &'a Pays,
     pub(super) compressor: Compressor,
 }
 
 impl Reader<'_> {
-    /// Reads until nothing is wanted any more.
+    /// Reads until no more files are wanted.
     pub(super) fn run(&mut self, prefer_small: bool) {
         let _guard = self.context.cancel.guard();
         self.clock.adopt_thread();
@@ -105,7 +105,7 @@ impl Reader<'_> {
         self.data(Message::Pack(Pack { sequence, hash, files: packed, compressed, payload: Payload::new(buffer) }));
     }
 
-    /// Compares a small file with what the destination has. True if it is to be sent.
+    /// Compares a small file with the destination's. Returns true if it has to be sent.
     fn differs(&self, id: u64, file: &SourceFile, content: &[u8], there: Option<&[u8; 32]>) -> bool {
         if there.is_some_and(|there| *blake3::hash(content).as_bytes() == *there) {
             self.record(|sequence| Message::Identical { sequence, id });
@@ -131,7 +131,7 @@ impl Reader<'_> {
         self.data(message(sequence));
     }
 
-    /// A record's content as it travels, and whether it is compressed.
+    /// Compresses a record's content if that pays. Returns the content, and whether it is compressed.
     fn compress(&mut self, content: Vec<u8>) -> (Vec<u8>, bool) {
         let data = &self.context.link.data;
         if !self.pays.try_now(data.is_full(), self.wants.acknowledged_bytes(), Instant::now()) {
@@ -150,7 +150,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads a small file; gives its length now, which is not more than the one listed.
+    /// Reads a small file. Returns its current length, at most the listed one.
     fn small(&mut self, file: &SourceFile, space: &mut [u8]) -> Result<usize, Errno> {
         let clock = self.clock.clone();
         let directory = self.open_directory(&file.directory)?;
@@ -202,7 +202,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Whoever reads the last of a file looks whether it is still the same.
+    /// Whoever reads the last block of a file checks that it has not changed.
     fn check_unchanged(&self, big: &BigFile) {
         if let Some(file) = big.to_be_looked_at() {
             self.end(big);
@@ -212,7 +212,7 @@ impl Reader<'_> {
         }
     }
 
-    /// All of a file has been read: what was found to be the same so far is said.
+    /// All of a file has been read: sends the equal blocks that were held back.
     fn end(&self, big: &BigFile) {
         let held = big.take_held();
         if held.len() as u64 == blocks(big.source.size) {
@@ -222,7 +222,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Says that these blocks are what the destination has.
+    /// Sends that these blocks equal the destination's.
     fn same(&self, id: u64, mut indexes: Vec<u64>) {
         if self.context.options.dry_run {
             return;
@@ -306,7 +306,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Leaves holes out of a block.
+    /// Removes the holes from a block.
     fn gather(&self, buffer: Vec<u8>, segments: Vec<Segment>) -> (Vec<Segment>, Vec<u8>) {
         if segments.is_empty() || !has_all(&segments, &buffer) {
             return (Vec::new(), buffer);
@@ -325,11 +325,11 @@ impl Reader<'_> {
 
     fn data(&self, message: Message) {
         self.pay(message.content_bytes() as u64);
-        // A closed queue belongs to a run that ends; its reason is known to the cancel token.
+        // A closed queue belongs to a run that ends; the cancel token has the reason.
         let _ = self.context.link.data.push(message, &self.clock);
     }
 
-    /// Waits as the rate limit says, but not longer than the run.
+    /// Waits for the rate limit, until the run ends at the latest.
     fn pay(&self, bytes: u64) {
         let limit = self.context.limit;
         loop {
@@ -345,7 +345,7 @@ impl Reader<'_> {
                     std::thread::sleep(until.saturating_duration_since(Instant::now()).min(LIMIT_LOOK));
                 }
             });
-            // Under another limit it is paid anew.
+            // The limit has changed: wait again under the new one.
             if waits() || self.context.cancel.is_cancelled() {
                 return;
             }
@@ -372,8 +372,8 @@ impl Reader<'_> {
     }
 }
 
-/// Whether these parts of a block have all of its content. They were asked for before it was read: what was written into
-/// a hole in between was hashed, and has to be sent.
+/// Whether these parts have all of a block's content. They were found before the block was read. Data written into a
+/// hole in between was hashed, and has to be sent.
 fn has_all(segments: &[Segment], content: &[u8]) -> bool {
     let mut rest = 0;
     let is_empty = |hole: &[u8]| hole.iter().all(|byte| *byte == 0);
@@ -387,7 +387,7 @@ fn has_all(segments: &[Segment], content: &[u8]) -> bool {
     is_empty(&content[rest..])
 }
 
-/// Fills the buffer from a position in a file, or what there is.
+/// Reads into the buffer from an offset, until it is full or the file ends.
 fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> Result<usize, Errno> {
     let mut filled = 0;
     while filled < buffer.len() {

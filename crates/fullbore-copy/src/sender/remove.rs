@@ -1,6 +1,6 @@
-//! `--remove-source-files`: names of the source go when the destination has them on its disk.
+//! `--remove-source-files`: removes names of the source once the destination has them on its disk.
 //!
-//! Only what is still as it was listed: a file that was written to meanwhile stays, and is reported.
+//! Only files that are still as they were listed are removed. A file that was changed meanwhile stays and is reported.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
@@ -14,7 +14,7 @@ use crate::entry::{Identity, Kind, Time, join};
 use crate::session::{Context, Event};
 use crate::wire::{Message, Problem, ProblemKind};
 
-/// A name that is no directory's, as it was listed.
+/// A name that is not of a directory, as it was listed.
 #[derive(Debug)]
 pub(super) struct Removable {
     directory: Arc<Directory>,
@@ -23,7 +23,7 @@ pub(super) struct Removable {
     size: i64,
     modified: Time,
     identity: Identity,
-    /// Has other names: removing one of them changes the time of the others.
+    /// Whether the file has other names. Removing one of them changes the change time seen through the others.
     linked: bool,
 }
 
@@ -51,17 +51,16 @@ impl Removable {
     }
 }
 
-/// What the receiver says to be on its disk. They wait in a queue without a limit of its own: each name comes
-/// once, however often it is told of.
+/// Names that the receiver has on its disk. Their queue has no limit of its own, as each name comes only once.
 #[derive(Debug)]
 pub(super) struct Visible {
     pub(super) names: Vec<Removable>,
-    /// No more come.
+    /// Whether these are the last ones.
     pub(super) last: bool,
 }
 
-/// Names listed and not yet known to be on the destination's disk, by number. The receiver tells of them at
-/// least with each group of files, so that they are as many as wait for content.
+/// Names that were listed and are not yet on the destination's disk, by number. The receiver reports them with each
+/// group of files at the latest, so there are no more than wait for content.
 #[derive(Debug, Default)]
 pub(super) struct Removables {
     names: Mutex<HashMap<u64, Removable>>,
@@ -72,25 +71,24 @@ impl Removables {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes names as they are listed.
+    /// Adds names as they are listed.
     pub(super) fn add(&self, first: u64, names: impl Iterator<Item = Option<Removable>>) {
         self.lock().extend((first..).zip(names).filter_map(|(id, name)| Some((id, name?))));
     }
 
-    /// Those that were listed and have not been taken yet; a number that is not known is of no name that could be
-    /// removed.
+    /// Removes and returns the names with these numbers. Unknown numbers are of entries that are not removed.
     pub(super) fn take(&self, ids: &[u64]) -> Vec<Removable> {
         let mut names = self.lock();
         ids.iter().filter_map(|id| names.remove(id)).collect()
     }
 
-    /// Removes what it is told of, until nothing more comes or the run is broken off. A thread of its own:
-    /// who hears of these must not wait until the receiver hears of others.
+    /// Removes reported names until the last one, or until the run is cancelled. It has its own thread, so that the
+    /// receiver's other messages do not wait.
     pub(super) fn run(&self, context: &Context<'_>, visible: &mpsc::Receiver<Visible>) {
         let _guard = context.cancel.guard();
         let clock = context.ledger.stage("control", RoleKind::Thread);
         let mut gone = 0;
-        // A closed queue belongs to a run that ends; its reason is known to the cancel token.
+        // A closed queue belongs to a run that ends; the cancel token has the reason.
         let say = |message| drop(context.link.control_out.push(message, &clock));
         while let Ok(Visible { names, last }) = visible.recv() {
             for name in names {
@@ -118,7 +116,7 @@ impl Removables {
     }
 }
 
-/// False if it is not what was copied.
+/// Removes one name. Returns false if it has changed since it was listed.
 fn remove_one(name: &Removable) -> Result<bool, Errno> {
     let directory = name.directory.open()?;
     let now = rustix::fs::statat(&directory, &name.name[..], look(name.directory.root.follows))?;

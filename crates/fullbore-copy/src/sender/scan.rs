@@ -1,4 +1,4 @@
-//! Lists the source: directories in parallel, each told when it has been read, parents before children.
+//! Lists the source: directories in parallel, each reported when it has been read, parents before children.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::mem::MaybeUninit;
@@ -21,22 +21,23 @@ use crate::session::{Context, Event};
 use crate::wire::{LIST_BYTES, LIST_ENTRIES, List, Message, Owner, Problem, ProblemKind};
 use crate::xattrs::{self, FileRef, Treatment};
 
-/// Room for names of a directory per system call; larger than libc's, as directories of mail are.
+/// Buffer for names of a directory per system call, in bytes. Larger than libc's, for directories as large as those of
+/// mail.
 const NAMES_BYTES: usize = 64 << 10;
 
-/// What is listed, and how.
+/// State of the listing that all scanners share.
 pub(super) struct Scan<'a> {
     context: &'a Context<'a>,
     wants: &'a Wants,
     clock: Arc<StageClock>,
-    /// The destination, if it is on this machine: not copied into itself.
+    /// The destination, if it is on this machine, so that it is not copied into itself.
     skip: Option<Skip>,
     by_inode: bool,
     todo: Mutex<Todo>,
     more: Condvar,
     teller: Mutex<Teller>,
     links: Mutex<HashMap<(u64, u64), u64>>,
-    /// Where names are noted that go when they are copied.
+    /// Records names to remove once they are copied.
     removables: Option<&'a Removables>,
     errors: AtomicU64,
 }
@@ -44,20 +45,20 @@ pub(super) struct Scan<'a> {
 #[derive(Default)]
 struct Todo {
     directories: Vec<Arc<Directory>>,
-    /// Directories being listed, which may bring more.
+    /// Number of directories that are being listed, and may have subdirectories.
     listing: usize,
-    /// Threads that wait for one.
+    /// Number of threads that wait for a directory.
     waiting: usize,
     closed: bool,
 }
 
-/// Gives numbers to entries; what it sends comes in their order.
+/// Numbers the entries, and sends lists in the order of the numbers.
 #[derive(Default)]
 struct Teller {
     next: u64,
     owners: HashSet<(bool, u32)>,
     names: owners::Names,
-    /// Paths told so far, and whether they are directories, where several sources may have the same.
+    /// Paths sent so far, and whether they are directories. Only if several sources may have the same path.
     seen: Option<HashMap<Vec<u8>, bool>>,
 }
 
@@ -88,7 +89,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Lists all of it with so many threads, this one among them, and tells the end.
+    /// Lists all sources with `threads` threads, including the calling one, then sends the end.
     pub(super) fn run(&self, all: &Sources, threads: usize) {
         self.clock.adopt_thread();
         let _guard = self.context.cancel.guard();
@@ -97,12 +98,13 @@ impl<'a> Scan<'a> {
             self.error(&missing.path, &missing.text);
             let relative = self.context.options.relative;
             let kept = if relative { KeptPath::relative(&missing.path) } else { Some(KeptPath::last(&missing.path)) };
-            // What was copied of it before stays. Of one that stands for its content, nobody knows the names.
+            // Files that an earlier copy took from this source stay. If the source stands for its content, its names
+            // are not known.
             if let Some(kept) = kept.filter(|kept| !kept.names.is_empty()) {
                 self.unlisted(&kept.names.join(&b'/'), true);
             }
         }
-        // Where two may have the same path, the first one has it: then they are listed one after the other.
+        // If two sources may have the same path, the first one wins; then they are listed one after the other.
         let together = if may_collide(sources) {
             locked(&self.teller).seen = Some(HashMap::new());
             1
@@ -123,22 +125,22 @@ impl<'a> Scan<'a> {
         }
         let entries = locked(&self.teller).next;
         let errors = self.errors.load(Ordering::Relaxed);
-        // Before anybody can find that all is done: nothing but the end comes behind it.
+        // Send this before another thread can find that everything is done; only the end may follow it.
         self.send(Message::Listed { entries, errors });
         self.wants.listed(entries);
         if let Some(records) = self.wants.settle() {
-            // A closed queue belongs to a run that ends; its reason is known to the cancel token.
+            // A closed queue belongs to a run that ends; the cancel token has the reason.
             let _ = self.context.say_last(Message::Finish { records }, &self.clock);
         }
     }
 
-    /// Ends the threads of a run that was broken off.
+    /// Ends the threads of a cancelled run.
     pub(super) fn break_off(&self) {
         locked(&self.todo).closed = true;
         self.more.notify_all();
     }
 
-    /// The entries of a source itself, at the root of the destination.
+    /// Sends the entries of the source itself, at the root of the destination.
     fn begin(&self, source: &Source) {
         source.implied.iter().for_each(|implied| self.lead(implied));
         let mut root = Directory::of_root(&source.root);
@@ -149,7 +151,7 @@ impl<'a> Scan<'a> {
             root.entered = rustix::fs::fstat(&descriptor).ok().and_then(|status| Entered::within(None, &status));
         }
         let root = Arc::new(root);
-        // The directory whose content is meant gives its attributes to the destination.
+        // A directory whose content is copied gives its attributes to the destination.
         let name = source.name.as_deref().unwrap_or_default();
         let own = if name.is_empty() { &b"."[..] } else { name };
         let path = join(&root.path, name);
@@ -160,7 +162,7 @@ impl<'a> Scan<'a> {
                     return;
                 }
                 let mut batch = Batch::default();
-                // One of a path that is kept was told as the last of those that lead to it.
+                // A source whose path is kept was sent as the last of its parents.
                 if !name.is_empty() || root.path.is_empty() {
                     self.add(&root, &descriptor, own, name, &status, &mut batch);
                     self.tell(&root, batch.take(), false, false);
@@ -171,7 +173,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Tells of a directory that leads to a source.
+    /// Sends a directory that leads to a source.
     fn lead(&self, implied: &Implied) {
         let (above, name) = match implied.path.iter().rposition(|byte| *byte == b'/') {
             Some(slash) => (&implied.path[..slash], &implied.path[slash + 1..]),
@@ -228,13 +230,13 @@ impl<'a> Scan<'a> {
         if children.is_empty() {
             return;
         }
-        // The last one pushed is the next one listed: in the order of their names.
+        // The last one pushed is listed next: in the order of names.
         children.reverse();
         let mut todo = locked(&self.todo);
         todo.directories.append(&mut children);
         let is_awaited = todo.waiting > 0;
         drop(todo);
-        // Each time is a system call.
+        // Waking threads is a system call.
         if is_awaited {
             self.more.notify_all();
         }
@@ -265,7 +267,7 @@ impl<'a> Scan<'a> {
             let follows = directory.root.follows;
             match self.clock.device(|| rustix::fs::statat(&descriptor, &name[..], look(follows))) {
                 Ok(status) => {
-                    // Of a link that is followed, what it leads to decides as well; so does what has taken its place.
+                    // If a link is followed, its target decides as well; so does an entry that replaced the listed one.
                     let is_known = is_known && FileType::from_raw_mode(status.st_mode) == *kind;
                     if !is_known && excluded(Kind::of_mode(status.st_mode) == Some(Kind::Directory)) {
                         continue;
@@ -293,7 +295,7 @@ impl<'a> Scan<'a> {
         self.push(batch.children);
     }
 
-    /// Names in a directory, in the order in which they are best read.
+    /// Names in a directory, in the best order for reading.
     fn names(&self, descriptor: &OwnedFd) -> Result<Vec<(Vec<u8>, FileType)>, Errno> {
         self.clock.device(|| {
             let mut space = [const { MaybeUninit::uninit() }; NAMES_BYTES];
@@ -306,7 +308,7 @@ impl<'a> Scan<'a> {
                     names.push((entry.ino(), name.to_vec(), entry.file_type()));
                 }
             }
-            // A disk with an arm reads files in the order of their inodes; others do not care.
+            // A rotational disk reads files fastest in the order of inodes; for others the order does not matter.
             names.sort_unstable_by(|one, two| {
                 let by_inode = if self.by_inode { one.0.cmp(&two.0) } else { std::cmp::Ordering::Equal };
                 by_inode.then_with(|| one.1.cmp(&two.1))
@@ -315,7 +317,7 @@ impl<'a> Scan<'a> {
         })
     }
 
-    /// Adds the entry `name` of a directory, found there as `own`.
+    /// Adds an entry called `name`, which is `own` in its directory.
     fn add(
         &self,
         directory: &Arc<Directory>,
@@ -365,7 +367,8 @@ impl<'a> Scan<'a> {
             let file = if follows { FileRef::Followed(descriptor, own) } else { FileRef::Name(descriptor, own) };
             match xattrs::read(file, options.acls, options.xattrs) {
                 Ok(xattrs) => entry.xattrs = xattrs,
-                // Gone meanwhile; or `/proc` is not there, by which they are reached, and then the file still is.
+                // The file has disappeared. Or `/proc`, which the lookup needs, is not mounted; then the file still
+                // exists.
                 Err(Errno::NOENT) => match rustix::fs::statat(descriptor, own, AtFlags::SYMLINK_NOFOLLOW) {
                     Err(Errno::NOENT) => return,
                     _ => self.problem(ProblemKind::Xattrs, &path(), "to read them takes /proc, mounted".to_owned()),
@@ -404,7 +407,7 @@ impl<'a> Scan<'a> {
         batch.add(entry, file, removable);
     }
 
-    /// Whether a directory is descended into.
+    /// Whether to descend into a directory.
     fn is_entered(&self, parent: &Directory, status: &Stat, descriptor: &OwnedFd, name: &[u8]) -> bool {
         if status.st_dev == parent.root.device {
             return true;
@@ -423,7 +426,7 @@ impl<'a> Scan<'a> {
             return;
         }
         for path in teller.drop_taken(&directory.path, &mut batch) {
-            let text = "another source has something that is no directory in its place".to_owned();
+            let text = "another source has an entry that is not a directory in its place".to_owned();
             self.problem(ProblemKind::Name, &path, text);
         }
         let owners = if self.context.options.numeric_ids { Vec::new() } else { teller.new_owners(&batch) };
@@ -448,8 +451,8 @@ impl<'a> Scan<'a> {
         self.send(Message::List(List { first, directory: directory.path.clone(), complete, more, entries }));
     }
 
-    /// Lists these paths beneath a source and the directories that lead to them (`--files-from`). One with a slash at
-    /// its end stands for what is in that directory as well; a slash alone is the source.
+    /// Lists these paths below a source, and the directories that lead to them (`--files-from`). One that ends in a
+    /// slash includes the content of that directory; a single slash is the source.
     fn list_only(&self, source: &Source, paths: &[Vec<u8>]) {
         let recursive = self.context.options.recursive;
         let contents: HashSet<&[u8]> = paths.iter().filter_map(|path| path.strip_suffix(b"/")).collect();
@@ -470,7 +473,7 @@ impl<'a> Scan<'a> {
                 rest = parent;
             }
         }
-        // Directories that are listed as a whole, or cannot be: nothing below them is looked for.
+        // Directories that are listed as a whole, or cannot be listed: nothing below them is searched.
         let mut done: HashSet<Vec<u8>> = HashSet::new();
         for (path, names) in &by_directory {
             let mut ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
@@ -497,7 +500,7 @@ impl<'a> Scan<'a> {
                 match rustix::fs::statat(&descriptor, &name[..], look(source.root.follows)) {
                     Ok(status) => {
                         let is_directory = Kind::of_mode(status.st_mode) == Some(Kind::Directory);
-                        // What only leads to a path of the list is not asked.
+                        // Filters do not apply to a directory that only leads to a path of the list.
                         let excluded = is_listed && self.context.options.filters.excludes(&path, is_directory);
                         if !excluded || by_directory.contains_key(&path) {
                             self.add(&directory, &descriptor, name, name, &status, &mut batch);
@@ -516,14 +519,14 @@ impl<'a> Scan<'a> {
                 }
             }
             self.tell(&directory, batch.take(), false, false);
-            // Only what was named as such is descended into, not what leads to it.
+            // Descend only into directories that the list names, not into those that lead to them.
             batch.children.retain(|child| done.contains(&child.path));
             self.push(batch.children);
         }
     }
 
     fn send(&self, message: Message) {
-        // A closed queue belongs to a run that ends; its reason is known to the cancel token.
+        // A closed queue belongs to a run that ends; the cancel token has the reason.
         let _ = self.context.link.control_out.push(message, &self.clock);
     }
 
@@ -541,13 +544,13 @@ impl<'a> Scan<'a> {
         self.problem(ProblemKind::Unreadable, path, text.to_owned());
     }
 
-    /// Keeps the receiver from deleting what this source may have: another source may have the directory, too, and all
-    /// of its names.
+    /// Keeps the receiver from deleting entries that this source may have. Another source may have the same directory
+    /// with all of its names.
     fn unlisted(&self, path: &[u8], beneath: bool) {
         if !self.context.options.delete {
             return;
         }
-        // One that is too long stands for what it is in.
+        // A path that is too long is reported as its parent.
         let mut told = path;
         while !is_path(told) {
             told = &told[..told.iter().rposition(|byte| *byte == b'/').unwrap_or(0)];
@@ -569,7 +572,7 @@ struct Listed {
     removable: Option<Removable>,
 }
 
-/// Entries not told yet, and directories to be listed after them.
+/// Entries that have not been sent yet, and directories to list after them.
 #[derive(Default)]
 struct Batch {
     entries: Vec<Listed>,
@@ -604,8 +607,8 @@ fn may_collide(sources: &[Source]) -> bool {
 }
 
 impl Teller {
-    /// Drops what another source has told of under the same path. What is in directories of the same path goes into
-    /// one; gives those that stand where there is none.
+    /// Drops entries that another source has sent under the same path. Directories of the same path are merged. Returns
+    /// the directories whose path another source has as something else.
     fn drop_taken(&mut self, directory: &[u8], batch: &mut Vec<Listed>) -> Vec<Vec<u8>> {
         let mut without_place = Vec::new();
         if let Some(seen) = &mut self.seen {
@@ -624,8 +627,8 @@ impl Teller {
         without_place
     }
 
-    /// Whether there is no such directory at the destination, as another source has something else of its name or of
-    /// that of one above.
+    /// Whether another source has an entry other than a directory at this path or above, so that the destination has no
+    /// such directory.
     fn is_taken(&self, directory: &[u8]) -> bool {
         let Some(seen) = &self.seen else { return false };
         let slashes = directory.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);

@@ -1,8 +1,8 @@
-//! The source: directories held open, names resolved beneath them, by rsync's rules for paths.
+//! The source: directories held open, and names resolved below them, by rsync's rules for paths.
 //!
-//! A path with a slash at its end stands for what is in the directory, one without for the
-//! directory itself (rsync(1), "USAGE"). Everything below is opened by way of the directory's handle,
-//! without symbolic links: a link put in place of a directory meanwhile leads nowhere.
+//! A path that ends in a slash stands for the content of the directory, one without for the directory itself (rsync(1),
+//! "USAGE"). Everything below is opened through the directory's descriptor, without following symbolic links. A link
+//! that replaces a directory meanwhile leads nowhere.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -22,57 +22,57 @@ use crate::overlap::{Number, Whereabouts};
 
 pub(super) const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// A directory that sources lie beneath.
+/// The directory that contains a source.
 #[derive(Debug)]
 pub(super) struct Root {
     descriptor: OwnedFd,
-    /// Its file system.
+    /// Device number of its file system.
     pub(super) device: u64,
-    /// Its own path beneath the destination: not empty only with `--relative`.
+    /// Path of the directory below the destination; empty without `--relative`.
     prefix: Vec<u8>,
-    /// Symbolic links stand for what they lead to (`--copy-links`).
+    /// Whether symbolic links are followed (`--copy-links`).
     pub(super) follows: bool,
 }
 
-/// What one argument of the command stands for.
+/// The source that one argument of the command names.
 #[derive(Clone, Debug)]
 pub struct Source {
     pub(super) root: Arc<Root>,
-    /// The name beneath the root; none for all that is in it.
+    /// The name in the root directory; `None` for all of the root's content.
     pub(super) name: Option<Vec<u8>>,
-    /// Whether it is a directory, or its content.
+    /// Whether the source is a directory, or the content of one.
     pub(super) is_directory: bool,
-    /// As it was opened.
+    /// The path as it was opened.
     path: PathBuf,
-    /// Directories that lead to it and are made at the destination, the outermost first (`--relative`).
+    /// Parent directories that are made at the destination, outermost first (`--relative`).
     pub(super) implied: Vec<Implied>,
-    /// Its path is kept, so that it is never given another name.
+    /// Whether its path is kept, so that it never gets another name.
     is_relative: bool,
 }
 
-/// A directory that leads to a source.
+/// A parent directory of a source.
 #[derive(Clone, Debug)]
 pub(super) struct Implied {
-    /// Its path beneath the destination.
+    /// Its path below the destination.
     pub(super) path: Vec<u8>,
-    /// It, open: a symbolic link stands for the directory that it leads to, as with rsync.
+    /// The open directory. A symbolic link stands for the directory that it leads to, as in rsync.
     pub(super) root: Arc<Root>,
 }
 
-/// What of a source's path is kept at the destination.
+/// The part of a source's path that is kept at the destination.
 #[derive(Debug)]
 pub(crate) struct KeptPath<'a> {
-    /// What is left out.
+    /// The part that is left out.
     base: &'a [u8],
     pub(crate) names: Vec<&'a [u8]>,
-    /// What is in the last of the names is meant, or what is in `base`, if there is none.
+    /// Whether the source is the content of the last name, or of `base` if there are no names.
     pub(crate) is_content: bool,
-    /// The user has said what is left out.
+    /// Whether the user marked the part that is left out.
     pub(crate) is_cut: bool,
 }
 
 impl<'a> KeptPath<'a> {
-    /// The last name.
+    /// Keeps the last name only.
     pub(crate) fn last(path: &'a [u8]) -> KeptPath<'a> {
         let last = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
         let is_content = is_content(last);
@@ -84,7 +84,7 @@ impl<'a> KeptPath<'a> {
         KeptPath { base, names: if is_content { Vec::new() } else { vec![last] }, is_content, is_cut: false }
     }
 
-    /// With `--relative`: what is behind `/./`, or all of it. None if that leads above itself.
+    /// With `--relative`: keeps the part after `/./`, or all of the path. `None` if `..` climbs above that part.
     pub(crate) fn relative(path: &'a [u8]) -> Option<KeptPath<'a>> {
         let cut = path.windows(3).position(|part| part == b"/./").or_else(|| path.starts_with(b"./").then_some(0));
         let (base, kept) = match cut {
@@ -99,7 +99,7 @@ impl<'a> KeptPath<'a> {
         Some(KeptPath { base, names, is_content: is_content(last), is_cut: cut.is_some() })
     }
 
-    /// As [`KeptPath::relative`], of a path below a directory that has this one name, or nothing.
+    /// Like [`KeptPath::relative`], for a path below a directory that has this one name, or none.
     pub(crate) fn relative_below(directory: &'a [u8], rest: &'a [u8]) -> Option<KeptPath<'a>> {
         if rest.windows(3).any(|part| part == b"/./") {
             return KeptPath::relative(rest);
@@ -110,7 +110,7 @@ impl<'a> KeptPath<'a> {
     }
 }
 
-/// A path's names and one more part of it; none if that leads above them.
+/// Adds one more part of a path to its names; `None` if `..` climbs above them.
 fn with_name<'a>(mut names: Vec<&'a [u8]>, part: &'a [u8]) -> Option<Vec<&'a [u8]>> {
     match part {
         b"" | b"." => {}
@@ -120,12 +120,12 @@ fn with_name<'a>(mut names: Vec<&'a [u8]>, part: &'a [u8]) -> Option<Vec<&'a [u8
     Some(names)
 }
 
-/// Whether a path that ends in this stands for what is in a directory.
+/// Whether a path with this last part stands for the content of a directory.
 fn is_content(last: &[u8]) -> bool {
     matches!(last, b"" | b"." | b"..")
 }
 
-/// A source that cannot be opened, of several.
+/// One of several sources, which cannot be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MissingSource {
     /// The path as the user wrote it.
@@ -134,20 +134,20 @@ pub struct MissingSource {
     pub text: String,
 }
 
-/// Sources as far as they could be opened.
+/// The result of opening several sources.
 #[derive(Clone, Debug)]
 pub struct OpenedSources {
-    /// Those that are there, in the order of the command line.
+    /// Open sources, in the order of the command line.
     pub sources: Vec<Source>,
-    /// The others.
+    /// Sources that cannot be opened.
     pub missing: Vec<MissingSource>,
 }
 
 impl OpenedSources {
-    /// Opens what paths stand for. One of several that cannot be opened is noted, and the others are copied.
+    /// Opens sources. If one of several cannot be opened, it is recorded in `missing`, and the others are copied.
     ///
     /// # Errors
-    /// When none of them can be opened.
+    /// [`CopyError::Usage`] with path and reason if none of them can be opened.
     pub fn open(paths: &[PathBuf], options: &Options) -> Result<OpenedSources, CopyError> {
         let (mut sources, mut missing, mut first) = (Vec::new(), Vec::new(), None);
         for path in paths {
@@ -169,17 +169,17 @@ impl OpenedSources {
         }
     }
 
-    /// Whether all that was named are files, so that the only one may get another name.
+    /// Whether all named sources are files, so that a single one may get another name.
     pub(crate) fn are_files(&self) -> bool {
         self.sources.iter().all(|source| source.single_file().is_some())
     }
 
-    /// Whether several were named.
+    /// Whether several sources were named.
     pub(crate) fn are_many(&self) -> bool {
         self.sources.len() + self.missing.len() > 1
     }
 
-    /// Where they lie; nothing of those that have gone meanwhile.
+    /// Where the sources are. Leaves out those that have disappeared meanwhile.
     pub(crate) fn whereabouts(&self) -> Vec<Whereabouts> {
         self.sources.iter().filter_map(Source::whereabouts).collect()
     }
@@ -189,7 +189,7 @@ impl OpenedSources {
 #[derive(Clone, Copy, Debug)]
 struct Unusable {
     errno: Errno,
-    /// In place of what the system says.
+    /// The message, if it differs from the system's.
     text: Option<&'static str>,
 }
 
@@ -206,25 +206,26 @@ impl From<Errno> for Unusable {
     }
 }
 
-/// Views of the kernel are made while they are read, and tell no sizes.
+/// /proc and /sys: the kernel makes their files while they are read, and reports no sizes.
 const KERNEL_VIEW: Unusable = Unusable {
     errno: Errno::INVAL,
     text: Some("nothing of /proc and /sys is copied: the kernel makes it while it is read"),
 };
-/// `..` that leads out of what is to be kept of a path.
+/// `..` climbs out of the part of a path that is kept.
 const ABOVE: Unusable =
     Unusable { errno: Errno::INVAL, text: Some("its path leads above the part that --relative keeps") };
 
 impl Source {
-    /// Opens what a path stands for.
+    /// Opens the source at a path.
     ///
     /// # Errors
-    /// When there is nothing, or nothing that we may open.
+    /// [`CopyError::Usage`] with the path and the reason if it does not exist, cannot be opened, or is in /proc or
+    /// /sys.
     pub fn open(path: &Path) -> Result<Source, CopyError> {
         Source::open_as(path, &Options::default()).map_err(|error| error.usage(path))
     }
 
-    /// As [`Source::open`], with what the user wishes of symbolic links and of paths.
+    /// Like [`Source::open`], with the user's options on symbolic links and paths.
     fn open_as(path: &Path, options: &Options) -> Result<Source, Unusable> {
         let bytes = path.as_os_str().as_bytes();
         if bytes.is_empty() {
@@ -239,7 +240,7 @@ impl Source {
         Source::within(root, names.first().map(|name| name.to_vec()), path, Vec::new(), false)
     }
 
-    /// A source whose path is kept at the destination, as far as it is behind `/./`, or all of it.
+    /// Opens a source whose path is kept at the destination: the part after `/./`, or all of it.
     fn open_relative(path: &Path, follows: bool) -> Result<Source, Unusable> {
         let KeptPath { base, mut names, is_content, .. } =
             KeptPath::relative(path.as_os_str().as_bytes()).ok_or(ABOVE)?;
@@ -258,12 +259,12 @@ impl Source {
             };
             implied.push(Implied { path: prefix.clone(), root: Arc::new(own) });
         }
-        // One without directories before its name can get another one, as with rsync.
+        // A source without directories before its name may get another name, as in rsync.
         let is_relative = !implied.is_empty();
         Source::within(root, name, path, implied, is_relative)
     }
 
-    /// What has this name in a directory, or its content.
+    /// Opens a name in a directory, or the directory's content.
     fn within(
         root: Root,
         name: Option<Vec<u8>>,
@@ -289,17 +290,17 @@ impl Source {
         if is_view {
             return Err(KERNEL_VIEW);
         }
-        // A mounted source is the file system that is meant.
+        // If the source is a mount point, the mounted file system is meant.
         let root = Root { device: if is_directory { status.st_dev } else { root.device }, ..root };
         Ok(Source { root: Arc::new(root), name, is_directory, path: path.to_owned(), implied, is_relative })
     }
 
-    /// The name of a source that is no directory, and may be given another one.
+    /// The name of a source that is not a directory, and may get another name.
     pub(crate) fn single_file(&self) -> Option<&[u8]> {
         self.name.as_deref().filter(|_| !self.is_directory && !self.is_relative)
     }
 
-    /// Where it lies; nothing if it has gone meanwhile.
+    /// Where the source is; `None` if it has disappeared meanwhile.
     pub(crate) fn whereabouts(&self) -> Option<Whereabouts> {
         let root = Number::of(&rustix::fs::fstat(&self.root.descriptor).ok()?);
         let status = |name: &Vec<u8>| rustix::fs::statat(&self.root.descriptor, name, look(self.root.follows)).ok();
@@ -315,7 +316,7 @@ impl Source {
         })
     }
 
-    /// Its path without links, but for one that is copied itself.
+    /// Its path without symbolic links, except for a link that is the source itself.
     fn real_path(&self) -> Option<PathBuf> {
         let open = PathBuf::from(format!("/proc/self/fd/{}", self.root.descriptor.as_raw_fd()));
         let by_name = || match (&self.name, self.path.parent()) {
@@ -329,7 +330,7 @@ impl Source {
         if self.root.follows { path.canonicalize().ok() } else { Some(path) }
     }
 
-    /// Whether it is on a disk whose arm has to be moved.
+    /// Whether the source is on a rotational disk.
     pub fn is_rotational(&self) -> bool {
         crate::device::is_rotational(self.root.descriptor.as_fd())
     }
@@ -343,21 +344,21 @@ impl Root {
     }
 }
 
-/// File systems that are views of the kernel, never copied (`linux/magic.h`): proc, sysfs.
+/// File systems that are never copied, as they are views of the kernel (`linux/magic.h`): proc, sysfs.
 const KERNEL_VIEWS: [u64; 2] = [0x9fa0, 0x6265_6572];
 
-/// Whether this is within a view of the kernel.
+/// Whether this is in one of [`KERNEL_VIEWS`].
 pub(super) fn is_kernel_view(open: BorrowedFd<'_>) -> bool {
     let kind = rustix::fs::fstatfs(open).map(|file_system| file_system.f_type as u64);
     kind.is_ok_and(|kind| KERNEL_VIEWS.contains(&(kind & 0xffff_ffff)))
 }
 
-/// How a name is looked at: itself, or what a symbolic link leads to.
+/// Flags for the status of a name: of itself, or of the target of a symbolic link.
 pub(super) fn look(follows: bool) -> AtFlags {
     if follows { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW }
 }
 
-/// A directory that was entered by way of others, all known by their file systems and numbers.
+/// A directory and the directories through which it was entered, identified by device and inode numbers.
 #[derive(Debug)]
 pub(super) struct Entered {
     inode: (u64, u64),
@@ -365,7 +366,7 @@ pub(super) struct Entered {
 }
 
 impl Entered {
-    /// A directory within others; none if it is one of them, so that to enter it would never end.
+    /// Enters a directory; `None` if it is one of its own parents, so that entering it would never end.
     pub(super) fn within(above: Option<&Arc<Entered>>, status: &Stat) -> Option<Arc<Entered>> {
         let inode = (status.st_dev, status.st_ino);
         let mut next = above;
@@ -379,41 +380,41 @@ impl Entered {
     }
 }
 
-/// A directory of the source; its path is the same beneath the root and beneath the destination.
+/// A directory of the source. Its path below the root and below the destination is the same.
 #[derive(Debug)]
 pub(super) struct Directory {
     pub(super) root: Arc<Root>,
-    /// Its path beneath the destination.
+    /// Its path below the destination.
     pub(super) path: Vec<u8>,
-    /// How it was entered, where symbolic links are followed and may lead back.
+    /// The directories through which it was entered. Only if symbolic links are followed, as they may lead back.
     pub(super) entered: Option<Arc<Entered>>,
 }
 
 impl Directory {
-    /// The directory of this path beneath the destination.
+    /// The directory at this path below the destination.
     pub(super) fn new(root: Arc<Root>, path: Vec<u8>) -> Directory {
         Directory { root, path, entered: None }
     }
 
-    /// The directory that sources lie beneath.
+    /// The root directory itself.
     pub(super) fn of_root(root: &Arc<Root>) -> Directory {
         Directory::new(root.clone(), root.prefix.clone())
     }
 
-    /// Its path beneath the root.
+    /// Its path below the root.
     fn beneath(&self) -> &[u8] {
         let rest = self.path.strip_prefix(&self.root.prefix[..]).unwrap_or_default();
         rest.strip_prefix(b"/").unwrap_or(rest)
     }
 
-    /// Opens it, beneath the root and without symbolic links, unless they are to be followed.
+    /// Opens it below the root, without following symbolic links, unless the user wants them followed.
     pub(super) fn open(&self) -> Result<OwnedFd, Errno> {
         let path = self.beneath();
         if path.is_empty() {
             return rustix::fs::openat(&self.root.descriptor, ".", DIRECTORY, Mode::empty());
         }
         if path.len() >= PATH_BYTES {
-            // As the system says where it takes whole paths.
+            // The error that the system returns for whole paths.
             return Err(Errno::NAMETOOLONG);
         }
         if self.root.follows {
@@ -421,7 +422,7 @@ impl Directory {
         }
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         match rustix::fs::openat2(&self.root.descriptor, path, DIRECTORY, Mode::empty(), resolve) {
-            // Before Linux 5.6, or filtered by a container.
+            // Before Linux 5.6, or if a container filters the call.
             Err(Errno::NOSYS | Errno::PERM) => self.open_stepwise(),
             result => result,
         }
@@ -436,7 +437,7 @@ impl Directory {
     }
 }
 
-/// A file of the source whose content may be wanted.
+/// A file of the source whose content may be requested.
 #[derive(Debug)]
 pub(super) struct SourceFile {
     pub(super) directory: Arc<Directory>,
@@ -448,21 +449,21 @@ pub(super) struct SourceFile {
 }
 
 impl SourceFile {
-    /// Its path beneath the destination.
+    /// Its path below the destination.
     pub(super) fn path(&self) -> Vec<u8> {
         crate::entry::join(&self.directory.path, &self.name)
     }
 
-    /// Opens it for reading within its open directory.
+    /// Opens it for reading in its open directory.
     pub(super) fn open(&self, directory: &OwnedFd) -> Result<File, Errno> {
-        // NONBLOCK: whoever puts a pipe in its place does not make us wait for ever.
+        // NONBLOCK: a pipe that has replaced the file must not block the open.
         let links = if self.directory.root.follows { OFlags::empty() } else { OFlags::NOFOLLOW };
         let flags = OFlags::RDONLY | links | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = rustix::fs::openat(directory, &self.name[..], flags, Mode::empty())?;
         Ok(File::from(file))
     }
 
-    /// Whether an open file is the one that was listed, unchanged.
+    /// Whether an open file is the listed one, unchanged.
     pub(super) fn is_unchanged(&self, file: impl AsFd) -> Result<bool, Errno> {
         let status = rustix::fs::fstat(file)?;
         if Kind::of_mode(status.st_mode) != Some(Kind::File) {
@@ -473,7 +474,7 @@ impl SourceFile {
     }
 }
 
-/// The entry of a name, as its status tells; extended attributes and link targets come from elsewhere.
+/// Makes the entry for a name from its status, without extended attributes and link target.
 pub(crate) fn entry(name: &[u8], status: &Stat) -> Option<Entry> {
     let kind = Kind::of_mode(status.st_mode)?;
     let size = if kind == Kind::File { status.st_size as u64 } else { 0 };

@@ -1,7 +1,7 @@
-//! What is wanted of the source: the sender's memory between listing a file and its acknowledgement.
+//! The sender's memory between listing a file and the acknowledgement of its content.
 //!
-//! Every file listed is kept until the receiver has answered; then it is forgotten or waits to be
-//! read. Records under way hold their permits of the window here.
+//! Every listed file is kept until the receiver has answered. Then it is dropped, or waits to be read. Records in
+//! flight keep their permits of the window here.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -15,74 +15,74 @@ use crate::error::CopyError;
 use crate::options::Options;
 use crate::wire::{Answer, Basis, PACK_BYTES, PACK_FILES, SMALL_BYTES, blocks};
 
-/// Files listed and not yet done, at most: the listing waits then. About 200 bytes each here and as
-/// many at the receiver; enough that a listing is normally far ahead of the content.
+/// Most files that are listed and not yet done; then the listing waits. Each takes about 200 bytes here, and as many at
+/// the receiver. Enough that the listing is normally far ahead of the content.
 const FILES: usize = if cfg!(test) { 8 } else { 500_000 };
-/// The receiver is told that all was sent when no more than this is under way, in bytes: it need not wait for another
-/// round trip, and this end has nearly nothing more to measure.
+/// The sender announces the record count once no more than this many bytes are in flight. The receiver then need not
+/// wait another round trip, and this end has almost nothing left to measure.
 const LAST_BYTES: u64 = 4 << 20;
 
 /// A small file to be read.
 #[derive(Debug)]
 pub(super) struct Small {
-    /// Its number.
+    /// The entry's number.
     pub(super) id: u64,
     pub(super) file: Box<SourceFile>,
-    /// It is to be sent only if it is not what the destination has.
+    /// Whether to send it only if it differs from the destination's file.
     pub(super) compare: bool,
-    /// Hash of what the destination has.
+    /// Hash of the destination's file.
     pub(super) there: Option<[u8; 32]>,
 }
 
-/// A file that waits for the hashes of what the destination has.
+/// A file that waits for hashes of the destination's file.
 enum Comparing {
     Small(Box<SourceFile>),
     Big(Arc<BigFile>),
 }
 
-/// Something to be read.
+/// Work for a reader.
 pub(super) enum Job {
-    /// Small files for one record.
+    /// Read small files for one record.
     Pack(Vec<Small>),
-    /// The next block of this file.
+    /// Read the next block of this file.
     Big(Arc<BigFile>),
 }
 
 pub(super) struct Wants {
-    /// See [`FILES`].
+    /// Most unfinished files; see [`FILES`].
     most_files: usize,
     state: Mutex<State>,
-    /// Readers wait for something to be read, or for the end.
+    /// Wakes readers when there is a job, or at the end.
     job: Condvar,
-    /// The listing waits for fewer files.
+    /// Wakes the listing when there are fewer files.
     room: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    /// The number of the first entry in `unanswered`.
+    /// Number of the first entry in `unanswered`.
     base: u64,
     unanswered: VecDeque<Option<Box<SourceFile>>>,
     small: VecDeque<Small>,
     big: VecDeque<Arc<BigFile>>,
-    /// Files that are compared before anything of them is sent.
+    /// Files that are compared before any of their content is sent.
     comparing: HashMap<u64, Comparing>,
-    /// The files in `big` by number, for hashes that come while they wait or are read.
+    /// The files in `big` by number, for hashes that arrive while they wait or are read.
     by_id: HashMap<u64, Arc<BigFile>>,
-    /// Content may go.
+    /// Whether content may be sent.
     begun: bool,
-    /// Entries listed in all, once that is known.
+    /// Total number of listed entries, once it is known.
     listed: Option<u64>,
-    /// Jobs in the hands of readers.
+    /// Number of jobs that readers work on.
     in_work: usize,
-    /// Records under way, with their permits, and the bytes of them all.
+    /// Permits of records in flight, and the total of their bytes.
     under_way: HashMap<u64, Permit>,
     under_way_bytes: u64,
     next_sequence: u64,
     acknowledged_bytes: u64,
     finished: bool,
     closed: bool,
-    /// Threads that wait for a job, and for room.
+    /// Number of threads that wait for a job, and for room.
     readers: usize,
     listers: usize,
 }
@@ -100,7 +100,7 @@ impl State {
         self.begun && (!self.small.is_empty() || !self.big.is_empty())
     }
 
-    /// Nothing is there to be read, but may be later.
+    /// Whether there is nothing to read now, but may be later.
     fn is_idle(&self) -> bool {
         !self.has_job() && !self.closed && !self.finished
     }
@@ -123,8 +123,8 @@ impl Default for Wants {
 }
 
 impl Wants {
-    /// Where nothing is sent before everything has been listed, the listing waits for nothing; then the receiver's
-    /// memory, which keeps as much, bounds it.
+    /// If content waits for the whole listing, the listing must not wait for content. The receiver's memory, which
+    /// keeps as many entries, is then the bound.
     pub(super) fn of(options: &Options) -> Wants {
         Wants::new(if options.delete_before { usize::MAX } else { FILES })
     }
@@ -133,7 +133,7 @@ impl Wants {
         Wants { most_files, state: Mutex::default(), job: Condvar::new(), room: Condvar::new() }
     }
 
-    /// Wakes those who wait and need not any more, if any do: each time is a system call.
+    /// Wakes threads that can go on. Each wake-up is a system call, so none is made if no thread waits.
     fn wake(&self, state: MutexGuard<'_, State>) {
         let (job, room) = (state.readers > 0 && !state.is_idle(), state.listers > 0 && !state.is_full(self.most_files));
         drop(state);
@@ -149,7 +149,7 @@ impl Wants {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Entries that are about to be listed; waits while too many are unfinished.
+    /// Adds entries that are about to be listed; waits while too many are unfinished.
     pub(super) fn add(&self, first: u64, files: Vec<Option<Box<SourceFile>>>, clock: &StageClock) {
         let mut state = self.lock();
         if state.is_full(self.most_files) {
@@ -164,32 +164,33 @@ impl Wants {
         state.unanswered.extend(files);
     }
 
-    /// Everything has been listed.
+    /// Records the total number of entries.
     pub(super) fn listed(&self, entries: u64) {
         self.lock().listed = Some(entries);
     }
 
-    /// Whether everything has been listed, and these are all the entries.
+    /// Whether everything has been listed, with this number of entries.
     pub(super) fn is_listed(&self, entries: u64) -> bool {
         self.lock().listed == Some(entries)
     }
 
-    /// Whether everything has been listed, and these are not more.
+    /// Whether everything has been listed, with at least this number of entries.
     pub(super) fn has_listed(&self, entries: u64) -> bool {
         self.lock().listed.is_some_and(|listed| entries <= listed)
     }
 
-    /// Content may go.
+    /// Allows content to be sent.
     pub(super) fn begin(&self) {
         let mut state = self.lock();
         state.begun = true;
         self.wake(state);
     }
 
-    /// The receiver's answer. Gives the paths that are wanted, if `names`; in a dry run nothing is read.
+    /// Takes the receiver's answer. Returns the paths of requested files if `names`. In a dry run nothing is read.
     ///
     /// # Errors
-    /// When it asks for what it was not told of.
+    /// [`CopyError::Meaning`] if it requests entries that were not listed, that are not files, or blocks that do not
+    /// exist.
     pub(super) fn answer(&self, answer: &Answer, names: bool, dry_run: bool) -> Result<Vec<Vec<u8>>, CopyError> {
         let mut wanted = answer.wanted.iter().peekable();
         let mut paths = Vec::new();
@@ -205,14 +206,14 @@ impl Wants {
                 continue;
             }
             let (Some(file), Some(wanted)) = (file, wanted.next()) else {
-                return Err(CopyError::Meaning("content of what is no file is wanted"));
+                return Err(CopyError::Meaning("content of an entry that is not a file is wanted"));
             };
-            // No more runs are kept than the file has blocks.
+            // Keep no more runs than the file has blocks.
             let end = wanted.have.last().map_or(0, |run| run.first.saturating_add(run.count));
             if end > blocks(file.size) || file.size < SMALL_BYTES && end > 0 {
                 return Err(CopyError::Meaning("blocks are there that the file does not have"));
             }
-            // What is compared first is told when it differs.
+            // A compared file is reported when it is found to differ.
             if names && !wanted.compare {
                 paths.push(file.path());
             }
@@ -240,11 +241,10 @@ impl Wants {
         Ok(paths)
     }
 
-    /// Hashes of what the destination has. Those of a file that has been read already come too late, and do
-    /// no harm.
+    /// Takes hashes of the destination's files. Hashes of a file that has been read already are too late and ignored.
     ///
     /// # Errors
-    /// When they are of no block of the file, or of a file that was not answered yet.
+    /// [`CopyError::Meaning`] if the file has no such blocks, or was not answered yet.
     pub(super) fn learn(&self, basis: &Basis) -> Result<(), CopyError> {
         let mut state = self.lock();
         if basis.id >= state.base {
@@ -273,8 +273,8 @@ impl Wants {
         Ok(())
     }
 
-    /// The next thing to be read; none when all is sent. Half of the readers prefer small files, so
-    /// that the costs of names and of bytes are paid at the same time.
+    /// Returns the next job; `None` when everything is sent. Half of the readers prefer small files, so that the costs
+    /// per file and per byte overlap.
     pub(super) fn next(&self, prefer_small: bool, clock: &StageClock) -> Option<Job> {
         let mut state = self.lock();
         if state.is_idle() {
@@ -304,19 +304,19 @@ impl Wants {
         Some(Job::Pack(files))
     }
 
-    /// A file has no block left to be read.
+    /// Records that all blocks of a file have been read.
     pub(super) fn read_to_its_end(&self, big: &Arc<BigFile>) {
         let mut state = self.lock();
         state.by_id.remove(&big.id);
-        // Files are read in their order, so it is one of the first.
+        // Files are read in order, so it is one of the first.
         if let Some(position) = state.big.iter().position(|other| Arc::ptr_eq(other, big)) {
             state.big.remove(position);
         }
-        // A listing may wait for fewer files.
+        // The listing may wait for fewer files.
         self.wake(state);
     }
 
-    /// Numbers a record and keeps its permit until it is acknowledged.
+    /// Numbers a record, and keeps its permit until it is acknowledged.
     pub(super) fn send(&self, permit: Permit) -> u64 {
         let mut state = self.lock();
         let sequence = state.next_sequence;
@@ -328,10 +328,10 @@ impl Wants {
         sequence
     }
 
-    /// A record has been written and verified at the other end.
+    /// The other end has written and verified a record: releases its permit.
     ///
     /// # Errors
-    /// When it was never sent.
+    /// [`CopyError::Meaning`] if there is no such record in flight.
     pub(super) fn acknowledge(&self, sequence: u64) -> Result<(), CopyError> {
         let permit = {
             let mut state = self.lock();
@@ -344,17 +344,17 @@ impl Wants {
         permit.map(drop).ok_or(CopyError::Meaning("an acknowledgement of what was not sent"))
     }
 
-    /// Content that the receiver has acknowledged, uncompressed.
+    /// Bytes of content that the receiver has acknowledged, uncompressed.
     pub(super) fn acknowledged_bytes(&self) -> u64 {
         self.lock().acknowledged_bytes
     }
 
-    /// A reader has done its job.
+    /// Records that a reader has finished its job.
     pub(super) fn done(&self) {
         self.lock().in_work -= 1;
     }
 
-    /// The number of records, once all that is wanted has been sent and nearly all acknowledged; only once.
+    /// The number of records, once everything is sent and nearly all of it acknowledged. Returned only once.
     pub(super) fn settle(&self) -> Option<u64> {
         let mut state = self.lock();
         if state.finished || state.closed || !state.is_done() {
@@ -372,7 +372,7 @@ impl Wants {
         state.finished && state.under_way.is_empty()
     }
 
-    /// Ends all waiting and gives permits back: the run was broken off.
+    /// The run was cancelled: ends all waits and releases all permits.
     pub(super) fn break_off(&self) {
         let mut state = self.lock();
         state.closed = true;

@@ -1,48 +1,48 @@
-//! Whether a path loses segments that its own queue does not cost.
+//! Detects a path that loses segments without a full queue.
 //!
-//! A full queue loses segments too: at the end of slow start, by the thousands, and from then on each time
-//! that a connection finds out how much there is. Those losses say that the link is full, not that another
-//! congestion control would fill it. What tells them apart is the round trip: before a full link it is longer
-//! than the shortest one seen. So losses count only where no queue stands, and not while connections start.
+//! A full queue loses segments, too: thousands at the end of slow start, and later whenever a connection probes for
+//! more bandwidth. Those losses mean that the link is full, and another congestion control would not help. The round
+//! trip tells the difference: before a full link it is longer than the shortest one seen. So losses count only while
+//! there is no queue, and not while connections start.
 
 use std::time::Duration;
 
 use fullbore_wire::tcp_info::TcpInfo;
 
-/// A path is given another congestion control from this share of segments sent twice, and this round
-/// trip: cubic fills short or clean paths by itself (measured: 0.1 % on 50 ms costs it nine tenths). On 5 ms the
-/// connections that a copy begins with carry 180 MB/s through 0.1 %, and bursts that overrun a small queue between two
-/// looks pass for such a path: BBR made that worse (7 and 15 % sent twice).
+/// Loss rate, and round trip, from which a path gets another congestion control. cubic fills short or clean paths by
+/// itself (measured: a loss of 0.1 % at 50 ms costs it nine tenths). At 5 ms the first connections of a copy carry 180
+/// MB/s at a loss of 0.1 %. Bursts that overflow a small queue between two readings look like such a path; BBR made
+/// that worse (7 and 15 % retransmitted).
 pub(crate) const LOSS: f64 = 0.0002;
 const LONG_TRIP: Duration = Duration::from_millis(10);
-/// Segments that must have been sent before loss is judged, and those of them that must have been lost.
+/// Least segments sent before loss is judged, and least segments lost.
 const ENOUGH_SEGMENTS: u64 = 5000;
 const ENOUGH_LOST: u64 = 3;
-/// How long a connection counts as starting: slow start and the repair of what it overran are over by then,
-/// on paths of up to a fifth of a second.
+/// How long a connection counts as starting. By then slow start and the repair of its losses are over, on paths with a
+/// round trip of up to 0.2 s.
 const STARTING: Duration = Duration::from_secs(2);
-/// A queue stands where the round trip is longer than the shortest one by this factor. The queues of routers
-/// hold about a round trip; one that is nearly empty adds a few percent.
+/// A queue has formed if the round trip exceeds the shortest one by this factor. Queues of routers hold about one round
+/// trip; a nearly empty one adds a few percent.
 const QUEUED: f64 = 1.25;
-/// ... and by this time at least: on a path of microseconds, threads that wait for a processor add as much. Linux itself
-/// lets a connection queue for a millisecond before a link that is full (`tcp_small_queue_check` in `net/ipv4`).
+/// The least absolute excess for a queue. On a path of microseconds, threads that wait for a processor add as much.
+/// Linux itself lets a connection queue for a millisecond before a full link (`tcp_small_queue_check` in `net/ipv4`).
 const QUEUE_TIME: Duration = Duration::from_micros(500);
 
-/// What one look at one connection finds.
+/// Changes of one connection's counters between two readings.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sight {
-    /// Segments sent, and those sent again, since the last look.
+    /// Segments sent, and those retransmitted, since the last reading.
     pub(super) sent: u64,
     pub(super) again: u64,
-    /// Round trip now, and the shortest one.
+    /// Current round trip, and the shortest one.
     pub(super) trip: Duration,
     pub(super) shortest: Duration,
-    /// How long it has been there.
+    /// Age of the connection.
     pub(super) age: Duration,
 }
 
 impl Sight {
-    /// What has changed between two readings of the kernel's counters.
+    /// The change between two readings of the kernel's counters.
     pub(super) fn between(before: &TcpInfo, now: &TcpInfo, age: Duration) -> Sight {
         Sight {
             sent: segments(now).saturating_sub(segments(before)),
@@ -58,12 +58,12 @@ impl Sight {
     }
 }
 
-/// Segments that have arrived, of all that a connection has sent.
+/// Segments that have arrived, out of all that a connection has sent.
 pub(super) fn segments(info: &TcpInfo) -> u64 {
     info.bytes_acknowledged / u64::from(info.segment_bytes.max(1))
 }
 
-/// What has been seen of a path.
+/// Measurements of a path.
 #[derive(Debug, Default)]
 pub(super) struct Evidence {
     sent: u64,
@@ -73,10 +73,10 @@ pub(super) struct Evidence {
 }
 
 impl Evidence {
-    /// Takes a look at all connections.
+    /// Adds a reading of all connections.
     pub(super) fn record(&mut self, sights: &[Sight]) {
         let busy = || sights.iter().filter(|sight| sight.sent > 0);
-        // One path, one queue: it stands for all connections or for none.
+        // One path has one queue, so there is a queue for all connections or for none.
         self.queued = busy().filter(|sight| sight.is_queued()).count() * 2 > busy().count();
         for sight in busy().filter(|sight| !self.queued && sight.age >= STARTING) {
             self.sent += sight.sent;
@@ -85,14 +85,13 @@ impl Evidence {
         self.longest = sights.iter().map(|sight| sight.shortest).max().unwrap_or_default();
     }
 
-    /// Whether it is a long path that loses what no queue has cost.
+    /// Whether this is a long path that loses segments without a queue.
     pub(super) fn is_lossy(&self) -> bool {
         let enough = self.sent >= ENOUGH_SEGMENTS && self.again >= ENOUGH_LOST;
         enough && self.again as f64 >= LOSS * self.sent as f64 && self.longest >= LONG_TRIP
     }
 
-    /// Whether a queue stood before the link at the last look: then it is full, and more connections would
-    /// only part it otherwise.
+    /// Whether there was a queue at the last reading. The link is full then, and more connections would only share it.
     pub(super) fn is_queued(&self) -> bool {
         self.queued
     }

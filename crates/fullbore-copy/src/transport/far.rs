@@ -1,7 +1,7 @@
-//! The far end of a connection: started by ssh, told what to do by its standard input.
+//! The far end of a connection: started by ssh, with the task on its standard input.
 //!
-//! It listens, and dials the near end at the same time. Connections count when they prove the key that
-//! came by ssh, and the near end says on each what it is for; those that it does not want it closes.
+//! It listens, and connects to the near end at the same time. A connection counts once it proves the key that came by
+//! ssh. The near end says on each what it is for, and closes those that it does not need.
 
 use std::io::{BufRead, Read as _, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -22,19 +22,19 @@ use crate::error::CopyError;
 use crate::reach::Ports;
 use crate::wire::VERSION;
 
-/// Connections that the near end may have this one make in all, in one session: twice as many as it adds, one by one,
-/// while they help.
+/// Most connections that the near end may request in one session: twice as many as it adds, one by one, while they
+/// help.
 const DIALS: u8 = 2 * MOST_STREAMS;
 
-/// The far end, told what to do.
+/// The far end with its task.
 #[derive(Debug)]
 pub(crate) struct Far {
-    /// What to do.
+    /// The task.
     pub task: Task,
     dialler: Dialler,
     found_streams: mpsc::Receiver<(u8, Stream)>,
     over: Arc<AtomicBool>,
-    /// Connections that this end may still make.
+    /// Number of connections that this end may still make.
     dials: u8,
 }
 
@@ -46,12 +46,13 @@ struct Dialler {
     found: mpsc::Sender<(u8, Stream)>,
 }
 
-/// Says what this end is, hears the task, and begins to look for connections.
+/// Sends this end's description, receives the task, and starts looking for connections.
 ///
-/// `addresses` are the near end's and this one's, as ssh knows them; one of `ports` is listened on.
+/// `addresses` are the near end's and this one's, as ssh reports them. This end listens on one of `ports`.
 ///
 /// # Errors
-/// When the pipe ends, or what comes by it makes no sense.
+/// [`CopyError::Network`] if the pipe ends or breaks. [`CopyError::Meaning`] if the task is malformed.
+/// [`CopyError::System`] if keys cannot be made.
 pub(crate) fn greet(
     input: &mut impl BufRead,
     output: &mut impl Write,
@@ -111,7 +112,7 @@ fn accept(listener: &TcpListener, server: &Arc<ServerConfig>, found: &mpsc::Send
     }
 }
 
-/// Waits for what the near end wants of a connection.
+/// Waits for the near end to say what a connection is for.
 fn hear(mut stream: Stream, found: &mpsc::Sender<(u8, Stream)>) {
     let mut number = [0];
     if stream.reader.read_exact(&mut number).is_ok() {
@@ -129,7 +130,7 @@ impl Dialler {
                     TcpStream::connect_timeout(&address, RACE_TIME).and_then(|socket| tls::connect(socket, client));
                 match stream {
                     Ok(stream) => hear(stream, &found),
-                    Err(error) => tracing::debug!(%address, %error, "no connection to the near end"),
+                    Err(error) => tracing::debug!(%address, %error, "cannot connect to the near end"),
                 }
             });
         }
@@ -137,11 +138,11 @@ impl Dialler {
 }
 
 impl Far {
-    /// Says whether the task can be done, and puts ssh's pipe to work, others as they come. If it cannot be done, waits
-    /// until the near end has heard of it.
+    /// Reports whether the task can be done, and puts ssh's pipe and later connections to work. If it cannot be done,
+    /// waits until the near end has received that.
     ///
     /// # Errors
-    /// When the near end has gone.
+    /// [`CopyError::Network`] if the near end has gone.
     pub(crate) fn start<I: BufRead + Send + 'static, O: Write + Send + 'static>(
         mut self,
         mut input: I,
@@ -182,7 +183,7 @@ impl Far {
         Ok(Started { over })
     }
 
-    /// Does what the near end has decided.
+    /// Carries out the near end's decision.
     fn follow(&mut self, decision: Decision, transport: &Arc<Transport>) -> std::io::Result<()> {
         tracing::debug!(way = ?decision.way, streams = decision.streams, "the near end has decided on a way");
         match decision.way {
@@ -204,7 +205,7 @@ impl Far {
     }
 }
 
-/// The connections of the far end; takes no more when dropped.
+/// The connections of the far end; accepts no more when dropped.
 #[derive(Debug)]
 pub(crate) struct Started {
     over: Arc<AtomicBool>,

@@ -1,67 +1,67 @@
-//! More connections while more connections help.
+//! Adds connections while they make a copy faster.
 //!
-//! What a path needs is not known before, and changes in hours. So there are a few at first, and now and then some
-//! more: if the copy gets faster by them there will be still more, if not it stays at what there is, until its rate
-//! has become another one. Where a queue stands before the link, it is full already, and nothing is tried.
+//! The number that a path needs is unknown at first, and changes within hours. So a copy begins with a few connections,
+//! and tries more from time to time. If they make it faster, it tries still more; if not, it keeps the number until the
+//! rate changes. If a queue has formed before the link, the link is full, and nothing is tried.
 
 use std::time::Duration;
 
 /// Most connections for content.
 pub(crate) const MOST_STREAMS: u8 = 48;
-/// A moment to get going ...
+/// Time for new connections to get up to speed.
 pub(crate) const SETTLE: Duration = Duration::from_millis(1500);
-/// ... and then how long each number is tried.
+/// Time over which the rate of each number is measured.
 pub(crate) const TRIAL: Duration = Duration::from_millis(1500);
-/// Both together.
+/// Duration of one step: [`SETTLE`] and [`TRIAL`].
 pub(crate) const STEP: Duration = SETTLE.saturating_add(TRIAL);
-/// A trial is won by so much more; less may be chance.
+/// Least speed-up for a successful trial; less may be chance.
 const GAIN: f64 = 1.08;
-/// A rate that no more connections are needed for, in bytes per second: four fill what a core encrypts.
+/// Rate in bytes per second above which no more connections are needed: four fill what a core encrypts.
 const ENOUGH_BYTES_PER_S: f64 = 1.5e9;
-/// Looks to rest for after a lost trial, 24 seconds at first, and twice as long after each further one: connections
-/// that do not help stay, so that there must not be many such trials.
+/// Steps to rest after a failed trial: 24 seconds at first, doubled after each further failure. Connections that do not
+/// help stay open, so there must not be many such trials.
 const FIRST_REST: u32 = 8;
-/// A rate that is so many times another one is another rate: then the path, or what uses it, has changed.
+/// A rate that differs by this factor is a different one: the path, or its use by others, has changed.
 const CHANGED: f64 = 1.3;
 
-/// What to do after a look.
+/// The decision after a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// So many more connections, and then another trial.
+    /// Add this number of connections, then try again.
     More(u8),
-    /// It stays as it is.
+    /// Keep the current number.
     Stay,
 }
 
-/// Decides from the rates of trials.
+/// Decides by the rates of trials.
 #[derive(Debug)]
 pub(crate) struct Growth {
     streams: u8,
     state: State,
-    /// Looks that the next rest will have.
+    /// Number of steps of the next rest.
     rest: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// What there is is looked at; before the last connections came, the rate was this.
+    /// The current number is being tried. `before_bytes_per_s` is the rate before the last connections were added.
     Trial { before_bytes_per_s: Option<f64> },
-    /// Nothing is tried for so many looks, and not while the rate is about this.
+    /// Nothing is tried for this number of steps, as long as the rate is about the same.
     Rest { looks: u32, bytes_per_s: f64 },
 }
 
 impl Growth {
-    /// With so many connections at first.
+    /// Starts with this number of connections.
     pub(crate) fn new(streams: u8) -> Growth {
         Growth { streams, state: State::Trial { before_bytes_per_s: None }, rest: FIRST_REST }
     }
 
-    /// How many there are now.
+    /// Current number of connections.
     pub(crate) fn streams(&self) -> u8 {
         self.streams
     }
 
-    /// With as many connections as there are, this is the rate; `queued`: the link is full.
+    /// Decides by the rate with the current connections. `queued` means that the link is full.
     pub(crate) fn step(&mut self, bytes_per_s: f64, queued: bool) -> Step {
         let is_enough = queued || self.streams >= MOST_STREAMS || bytes_per_s >= ENOUGH_BYTES_PER_S;
         let is_about = |rate: f64| bytes_per_s < CHANGED * rate && bytes_per_s * CHANGED > rate;

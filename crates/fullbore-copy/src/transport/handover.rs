@@ -1,10 +1,10 @@
-//! From ssh's pipe to a connection of our own, while messages flow.
+//! Moves messages from ssh's pipe to a direct connection, while they flow.
 //!
-//! The pipe is there at once, other connections take round trips. So control messages, and a little content, go by
-//! the pipe from the first moment. When there is a connection that proved its key, each direction is handed over by
-//! itself: the last thing that is said by the pipe is [`Message::Switch`], and what follows goes by the connection.
-//! So messages keep their order, and neither end waits for the other. Lists of many files are rather held back for a
-//! moment: ssh would encrypt and decrypt them in two more processes.
+//! The pipe exists at once; other connections take round trips. So control messages, and a little content, go through
+//! the pipe from the first moment. Once a connection has proved its key, each direction moves by itself. Its last
+//! message in the pipe is [`Message::Switch`]; later ones go through the connection. Messages keep their order, and
+//! neither end waits for the other. Lists of many files are held back for a moment, as ssh would encrypt and decrypt
+//! them in two more processes.
 //!
 //! [`Message::Switch`]: crate::wire::Message::Switch
 
@@ -14,26 +14,26 @@ use std::time::{Duration, Instant};
 
 use super::stream::Stream;
 
-/// Content that goes by the pipe until it is known whether there is anything better, in bytes: what many a small
-/// copy has in all, and what ssh's own connection sends in its first round trips. One record may exceed it.
+/// Bytes of content that the pipe carries until it is known whether there is a better way. Many small copies have no
+/// more, and ssh's connection sends this in its first round trips. One record may exceed it.
 pub(crate) const FIRST_BYTES: usize = 256 << 10;
 
-/// How long control messages beyond so many bytes are held back. On a short path the connection is there by then; on
-/// a long one ssh has not yet sent what it has.
+/// How long control messages are held back once the pipe has enough bytes. On a short path the connection exists by
+/// then; on a long one ssh still has data to send.
 const HELD_FOR: Duration = Duration::from_millis(100);
 
-/// What the pipe carries besides control messages.
+/// The content that the pipe carries, besides control messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Content {
-    /// So many bytes; then it is waited for what is decided.
+    /// This number of bytes; then wait for the decision.
     First(usize),
-    /// All of it: there is nothing better.
+    /// All content: there is nothing better.
     All,
-    /// Nothing any more.
+    /// No more content.
     Nothing,
 }
 
-/// Where control messages go on, and what the pipe carries until then.
+/// The stream that takes over control messages, and the content that the pipe carries until then.
 #[derive(Debug)]
 pub(super) struct Handover {
     state: Mutex<State>,
@@ -44,9 +44,9 @@ struct State {
     content: Content,
     reader: Option<Box<dyn Read + Send>>,
     writer: Option<Box<dyn Write + Send>>,
-    /// The path of the connection is.
+    /// Whether the path of the connection is short.
     is_short: bool,
-    /// This end has said, or is about to say, that it goes on by the connection.
+    /// Whether this end has announced the switch to the connection, or is about to.
     said: bool,
     over: bool,
 }
@@ -85,7 +85,7 @@ impl Handover {
         self.changed.notify_all();
     }
 
-    /// Control messages may go on by this stream; whether its path is short.
+    /// Offers a stream for control messages. `is_short` tells whether its path is short.
     pub(super) fn offer(&self, stream: Stream, is_short: bool) {
         self.change(|state| {
             (state.reader, state.writer, state.content) = (Some(stream.reader), Some(stream.writer), Content::Nothing);
@@ -98,27 +98,27 @@ impl Handover {
         self.lock().is_short
     }
 
-    /// The pipe carries everything, to the end.
+    /// The pipe carries everything to the end.
     pub(super) fn stay(&self) {
         self.change(|state| state.content = Content::All);
     }
 
-    /// Nobody waits any more.
+    /// Ends all waits.
     pub(super) fn end(&self) {
         self.change(|state| (state.over, state.content) = (true, Content::Nothing));
     }
 
-    /// Whether this end has yet to say that it goes on by the connection; only once.
+    /// Whether this end still has to announce the switch; true only once.
     pub(super) fn is_to_be_said(&self) -> bool {
         !std::mem::replace(&mut self.lock().said, true)
     }
 
-    /// Where to write from now on.
+    /// The writer of the new stream, to be used from now on.
     pub(super) fn writer(&self) -> Option<Box<dyn Write + Send>> {
         self.lock().writer.take()
     }
 
-    /// Where to read from now on: the other end has said so, and its connection is here or about to come.
+    /// The reader of the new stream. The other end has announced it, so it exists or is about to.
     pub(super) fn reader(&self, within: Duration) -> Option<Box<dyn Read + Send>> {
         let until = Instant::now() + within;
         let mut state = self.lock();
@@ -131,7 +131,7 @@ impl Handover {
         }
     }
 
-    /// Waits until the pipe may carry another record. No, if there is something better, or the run is over.
+    /// Waits until the pipe may carry another record. Returns false if there is a better way, or the run is over.
     pub(super) fn may_carry(&self) -> bool {
         let mut state = self.lock();
         while state.content == Content::First(0) {
@@ -140,18 +140,18 @@ impl Handover {
         state.content != Content::Nothing
     }
 
-    /// Whether the pipe has got enough for now, with so many bytes.
+    /// Whether this number of bytes is enough for the pipe for now.
     pub(super) fn is_enough(bytes: u64) -> bool {
         bytes >= FIRST_BYTES as u64
     }
 
-    /// Waits until something is decided, but for a moment only.
+    /// Waits for a decision, but only for a moment.
     pub(super) fn hold_back(&self) {
         let undecided = |state: &mut State| matches!(state.content, Content::First(_));
         drop(self.changed.wait_timeout_while(self.lock(), HELD_FOR, undecided));
     }
 
-    /// It carries so much of content.
+    /// Counts content that the pipe carries.
     pub(super) fn carry(&self, bytes: usize) {
         if let Content::First(left) = &mut self.lock().content {
             *left = left.saturating_sub(bytes);

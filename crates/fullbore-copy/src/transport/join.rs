@@ -1,8 +1,8 @@
-//! Further connections by ssh, where nothing else gets through.
+//! Further connections by ssh, if there is no direct connection.
 //!
-//! Each runs the program on the far machine once more, which joins the one that is there already by a socket in
-//! the abstract namespace (unix(7)): nothing of it is left when the processes end, however they end. The name is
-//! no secret; a token is, which goes by ssh's pipes alone and has to be said first.
+//! Each starts the program on the far machine once more. That process joins the existing one through a socket in the
+//! abstract namespace (unix(7)), so nothing is left when the processes end. The socket's name is not secret. A token
+//! is; it travels only in ssh's pipes, and has to come first on the socket.
 
 use std::ffi::OsString;
 use std::io::{self, BufReader, Read, Write};
@@ -19,14 +19,14 @@ use super::setup::{self, Joined, Joint};
 use super::stream::Stream;
 use crate::error::CopyError;
 
-/// Time that a connection has to say the token in.
+/// Time limit for sending the token.
 const TOKEN_TIME: Duration = Duration::from_secs(10);
-/// Connections that may be joined in all; strangers cannot make us hold more.
+/// Most connections that may join in total, so that strangers cannot occupy more.
 const JOINED: usize = 16;
-/// Time between looks whether somebody joins.
+/// Interval of checks for a joining process.
 const LOOK: Duration = Duration::from_millis(10);
 const SECRET_BYTES: usize = 16;
-/// Bytes carried at once: what a pipe holds.
+/// Bytes copied at once: the capacity of a pipe.
 const COPY_BYTES: usize = 64 << 10;
 
 fn secret() -> io::Result<String> {
@@ -39,10 +39,10 @@ fn address(name: &str) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("fullbore-copy-{name}"))
 }
 
-/// The far end: takes connections until the copy is over, and puts them to work.
+/// At the far end: accepts connections until the copy is over, and adds them to the transport.
 ///
 /// # Errors
-/// When there can be no such socket.
+/// The error of making the token, or of binding and configuring the socket.
 pub(super) fn listen(transport: &Arc<Transport>) -> io::Result<Joint> {
     let joint = Joint { name: secret()?, token: secret()? };
     let listener = UnixListener::bind_addr(&address(&joint.name)?)?;
@@ -68,7 +68,7 @@ pub(super) fn listen(transport: &Arc<Transport>) -> io::Result<Joint> {
     Ok(joint)
 }
 
-/// A connection that says the token.
+/// Checks the token of a connection.
 fn admit(socket: UnixStream, token: &str) -> io::Result<Stream> {
     socket.set_nonblocking(false)?;
     socket.set_read_timeout(Some(TOKEN_TIME))?;
@@ -82,12 +82,12 @@ fn admit(socket: UnixStream, token: &str) -> io::Result<Stream> {
     Ok(Stream::pipe(socket.try_clone()?, socket))
 }
 
-/// The program that ssh has started once more: carries bytes between ssh and the one that it joins.
+/// The far end's second process: carries bytes between ssh and the process that it joins.
 ///
 /// # Errors
-/// When that one has gone.
+/// [`CopyError::Network`] if that process has gone, or the pipe to ssh breaks.
 pub(crate) fn carry(name: &str, input: impl Read + Send + 'static, mut output: impl Write) -> Result<(), CopyError> {
-    let gone = |error: io::Error| CopyError::Network(format!("the program to be joined has gone: {error}"));
+    let gone = |error: io::Error| CopyError::Network(format!("cannot reach the running fullbore: {error}"));
     let socket = address(name).and_then(|address| UnixStream::connect_addr(&address)).map_err(gone)?;
     let mut out = socket.try_clone().map_err(gone)?;
     std::thread::spawn(move || {
@@ -97,8 +97,7 @@ pub(crate) fn carry(name: &str, input: impl Read + Send + 'static, mut output: i
     copy(&socket, &mut output).map_err(gone)
 }
 
-/// As `io::copy`, but without splice(2): bytes spliced into a pipe that fills up were seen to stay there until more
-/// came.
+/// Like `io::copy`, but without splice(2): spliced bytes stayed in a full pipe until more came (observed).
 fn copy(mut from: impl Read, to: &mut impl Write) -> io::Result<()> {
     let mut buffer = vec![0; COPY_BYTES];
     loop {
@@ -111,7 +110,7 @@ fn copy(mut from: impl Read, to: &mut impl Write) -> io::Result<()> {
     }
 }
 
-/// The near end: one more connection.
+/// At the near end: makes one more connection by ssh.
 pub(super) fn dial(command: &[OsString], joint: &Joint, children: &Mutex<Vec<Child>>) -> io::Result<Stream> {
     let (last, before) = command.split_last().ok_or(io::ErrorKind::InvalidInput)?;
     let mut last = last.clone();

@@ -1,7 +1,7 @@
-//! Throw-away keys: each run makes one at each end, and takes connections from the other one's only.
+//! Ephemeral keys: each end makes one for each run, and accepts connections only from the other end's.
 //!
-//! They are raw public keys (RFC 7250), compared byte for byte with what came by ssh: no certificates,
-//! no names, no authorities. TLS 1.3 alone, with one cipher, chosen by measured speed of the slower end.
+//! They are raw public keys (RFC 7250), compared byte for byte with the key that came by ssh: no certificates, names or
+//! authorities. TLS 1.3 only, with one cipher, chosen by the measured speed of the slower end.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,24 +25,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::CopyError;
 
-/// How long each cipher is tried. Enough for some ten kilobytes on the slowest machine, and for a megabyte on others.
+/// Duration of each cipher's trial. Enough for tens of kilobytes on the slowest machine, and for a megabyte on others.
 const TRIAL: Duration = Duration::from_micros(500);
 const TRIALS: u32 = 4;
-/// Bytes encrypted at once in a trial: a TLS record.
+/// Bytes encrypted at once in a trial: one TLS record.
 const RECORD_BYTES: usize = 16 << 10;
 
-/// Which cipher protects the content.
+/// The cipher that protects the content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cipher {
-    /// AES-128-GCM: fast where the processor has instructions for it.
+    /// AES-128-GCM: fast on processors with instructions for it.
     Aes,
-    /// ChaCha20-Poly1305: fast anywhere.
+    /// ChaCha20-Poly1305: fast on any processor.
     Chacha,
 }
 
 impl Cipher {
-    /// As reports name it.
+    /// The cipher's name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Cipher::Aes => "AES-128-GCM",
@@ -51,17 +51,17 @@ impl Cipher {
     }
 }
 
-/// Bytes per second that one core of a machine encrypts.
+/// Encryption speeds of one core, in bytes per second.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Speeds {
-    /// By AES-128-GCM.
+    /// AES-128-GCM, in bytes per second.
     pub aes: f64,
-    /// By ChaCha20-Poly1305.
+    /// ChaCha20-Poly1305, in bytes per second.
     pub chacha: f64,
 }
 
 impl Speeds {
-    /// Tries both for a moment.
+    /// Measures both ciphers for a moment.
     pub fn measure() -> Speeds {
         Speeds { aes: speed(&AES_128_GCM), chacha: speed(&CHACHA20_POLY1305) }
     }
@@ -80,7 +80,7 @@ fn speed(algorithm: &'static Algorithm) -> f64 {
         let began = Instant::now();
         let mut bytes = 0;
         while began.elapsed() < TRIAL {
-            // A trial's nonce may be used again: the bytes go nowhere.
+            // A trial may reuse the nonce, as nobody receives the bytes.
             let nonce = Nonce::assume_unique_for_key([0; 12]);
             if key.seal_in_place_separate_tag(nonce, Aad::empty(), &mut record).is_err() {
                 return 0.0;
@@ -89,11 +89,11 @@ fn speed(algorithm: &'static Algorithm) -> f64 {
         }
         bytes as f64 / began.elapsed().as_secs_f64()
     };
-    // The best of a few: the first pays for waking up, any may lose its core.
+    // The best of a few: the first one pays for frequency scaling, any may lose its core.
     (0..TRIALS).map(trial).fold(0.0, f64::max)
 }
 
-/// This end's key of this run.
+/// This end's key for one run.
 #[derive(Clone, Debug)]
 pub(crate) struct OwnKey {
     key: Arc<CertifiedKey>,
@@ -105,10 +105,10 @@ fn internal(what: &'static str) -> CopyError {
 }
 
 impl OwnKey {
-    /// A new key.
+    /// Makes a new key.
     ///
     /// # Errors
-    /// When the library gives none.
+    /// [`CopyError::System`] if the cryptography library cannot generate or load a key.
     pub(crate) fn generate() -> Result<OwnKey, CopyError> {
         let failed = |_| internal("make a key");
         let pair =
@@ -121,15 +121,15 @@ impl OwnKey {
         Ok(OwnKey { key: Arc::new(certified), public })
     }
 
-    /// What the other end must know of it.
+    /// The public key, which the other end must know.
     pub(crate) fn public(&self) -> &[u8] {
         &self.public
     }
 
-    /// For connections that this end makes to the owner of `peer`.
+    /// TLS settings for connections from this end to the owner of `peer`.
     ///
     /// # Errors
-    /// When the library does not take the settings.
+    /// [`CopyError::System`] if the TLS library rejects the settings.
     pub(crate) fn client(&self, peer: &[u8], cipher: Cipher) -> Result<Arc<ClientConfig>, CopyError> {
         let provider = Arc::new(provider_with(cipher));
         let verifier = Arc::new(Pinned { peer: peer.to_vec(), algorithms: provider.signature_verification_algorithms });
@@ -142,10 +142,10 @@ impl OwnKey {
         Ok(Arc::new(config))
     }
 
-    /// For connections that the owner of `peer` makes to this end.
+    /// TLS settings for connections from the owner of `peer` to this end.
     ///
     /// # Errors
-    /// When the library does not take the settings.
+    /// [`CopyError::System`] if the TLS library rejects the settings.
     pub(crate) fn server(&self, peer: &[u8], cipher: Cipher) -> Result<Arc<ServerConfig>, CopyError> {
         let provider = Arc::new(provider_with(cipher));
         let verifier = Arc::new(Pinned { peer: peer.to_vec(), algorithms: provider.signature_verification_algorithms });
@@ -154,7 +154,7 @@ impl OwnKey {
             .map_err(|_| internal("set TLS up"))?
             .with_client_cert_verifier(verifier)
             .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(self.key.clone())));
-        // Nobody comes back with a ticket: each connection proves itself.
+        // Nobody resumes a session: each connection proves its key.
         config.send_tls13_tickets = 0;
         Ok(Arc::new(config))
     }
@@ -168,7 +168,7 @@ fn provider_with(cipher: Cipher) -> CryptoProvider {
     CryptoProvider { cipher_suites: vec![suite], ..provider::default_provider() }
 }
 
-/// Takes one key, and no other.
+/// Accepts one public key only.
 #[derive(Debug)]
 struct Pinned {
     peer: Vec<u8>,
@@ -177,7 +177,7 @@ struct Pinned {
 
 impl Pinned {
     fn check(&self, presented: &CertificateDer<'_>) -> Result<(), Error> {
-        // Both are public: nothing is learned from the time that comparing takes.
+        // Both are public, so the time of the comparison reveals nothing.
         if presented.as_ref() == self.peer {
             Ok(())
         } else {

@@ -1,9 +1,9 @@
 //! The near end of a connection: the one that the user started.
 //!
-//! It starts the program on the other machine by the user's ssh and gives it the task at once. Messages flow by ssh's
-//! pipe from then on, while both directions are tried: it dials where the far end listens, and listens where the far
-//! end dials. The first connection that proves the right key decides, and takes over. If there is none within three
-//! seconds, everything stays with ssh.
+//! It starts the program on the other machine through the user's ssh, and sends the task at once. From then on messages
+//! flow through ssh's pipe. Meanwhile it connects to the far end's port, and listens for the far end's connection. The
+//! first connection that proves the right key wins and takes over. If there is none within three seconds, ssh carries
+//! everything.
 
 mod links;
 pub(super) mod opener;
@@ -29,37 +29,37 @@ use links::Links;
 use opener::{Opener, listen};
 use search::{Search, race};
 
-/// How long a direct connection is tried.
+/// Time limit for the search for a direct connection.
 pub(crate) const RACE_TIME: Duration = Duration::from_secs(3);
-/// Time between looks whether ssh has ended.
+/// Interval of checks whether ssh has ended.
 const END_LOOK: Duration = Duration::from_millis(1);
 
-/// What the near end wants of the connection.
+/// Settings of the near end for a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectSettings {
-    /// The command that runs the program on the other machine, its pipes joined to ours.
+    /// The command that runs the program on the other machine, with its pipes connected to this process.
     pub command: Vec<OsString>,
-    /// What is said to the command first, where it is known to be ssh.
+    /// Options for the command, if it is known to be ssh.
     pub options: &'static [&'static str],
-    /// The programs of which one is sent to the command before anything else, if `--send-program` asks for it.
+    /// Programs to send with `--send-program`; one of them is sent before anything else.
     pub(crate) programs: Option<Programs>,
-    /// The host as the user named it, to dial it.
+    /// The host as the user named it, for direct connections.
     pub host: String,
-    /// TCP connections of our own are tried; else everything goes by ssh.
+    /// Whether to try direct TCP connections; else ssh carries everything.
     pub tcp: bool,
-    /// The ports of which this end listens on one; any if none are named.
+    /// Ports that this end listens on; `None` for any.
     pub ports: Option<Ports>,
-    /// Connections for content; 0 for as many as the path needs.
+    /// Number of connections for content; 0 for as many as the path needs.
     pub streams: u8,
-    /// The command that runs the program there once more, without asking anybody for anything; the name that
-    /// it is to join is still to be added to its last word. None where that cannot be known.
+    /// Command that starts the program there once more, without asking for a password. The name of the session to join
+    /// is appended to its last word. `None` if there is no such command.
     pub more_pipes: Option<Vec<OsString>>,
-    /// Takes what the command writes to stderr, which the other machine has a part in; without it, that goes to this
-    /// process's own.
+    /// Pipe for the command's stderr, which the other machine partly controls. Without it, stderr is this process's
+    /// own.
     pub messages: Option<Arc<OwnedFd>>,
 }
 
-/// The other machine answers.
+/// The answering program on the other machine.
 #[derive(Debug)]
 pub(crate) struct Peer {
     child: Child,
@@ -67,44 +67,44 @@ pub(crate) struct Peer {
     own: OwnKey,
     speeds: Speeds,
     listener: Option<TcpListener>,
-    /// What it says of itself.
+    /// Its description of itself.
     pub hello: Hello,
 }
 
-/// Another thread's hold on ssh. It refers to that process, and never to another of the same number.
+/// Handle to the ssh process for other threads. It never refers to another process with the same number.
 #[derive(Debug)]
 pub(crate) struct SshHandle {
     process: OwnedFd,
 }
 
 impl SshHandle {
-    /// None before Linux 5.3, or where a container forbids it.
+    /// `None` before Linux 5.3, or if a container forbids it.
     fn of(child: &Child) -> Option<SshHandle> {
         use rustix::process::{Pid, PidfdFlags, pidfd_open};
         pidfd_open(Pid::from_child(child), PidfdFlags::empty()).ok().map(|process| SshHandle { process })
     }
 
-    /// Ends it: whoever waits for it goes on.
+    /// Ends ssh, so that the thread that waits for it goes on.
     pub(crate) fn cut(&self) {
         // It may have ended by itself.
         let _ = rustix::process::pidfd_send_signal(&self.process, rustix::process::Signal::KILL);
     }
 }
 
-/// The program does not run there, or another version of it does.
+/// Why there is no usable program on the other machine.
 #[derive(Debug)]
 pub(crate) enum NoPeer {
-    /// ssh's exit code; 127 where the program is not found.
+    /// The command ended, with this exit code; 127 if the program was not found.
     Ended(Option<i32>),
-    /// Another version.
+    /// The program there has another version of the protocol.
     Version(Hello),
-    /// There is no program to be sent to that machine.
+    /// There is no program that can be sent to that machine.
     NoProgram(NoProgram),
-    /// Anything else.
+    /// Any other error.
     Failed(CopyError),
 }
 
-/// A connection to the other machine: by ssh's pipe at first.
+/// A connection to the other machine, through ssh's pipe at first.
 #[derive(Debug)]
 pub(crate) struct Connection {
     /// The cipher of direct connections.
@@ -114,22 +114,22 @@ pub(crate) struct Connection {
     child: Child,
     output: Option<BufReader<ChildStdout>>,
     search: Option<Search>,
-    /// Connections that the user wants; 0 for as many as the path needs.
+    /// Number of connections that the user wants; 0 for as many as the path needs.
     streams: u8,
-    /// How messages go, as far as is known yet.
+    /// How messages travel, as far as known.
     pub routing: Routing,
     opener: Arc<Opener>,
     children: Arc<Mutex<Vec<Child>>>,
 }
 
-/// What is known of how messages go: more, once something is found.
+/// The current route of messages; updated when a better one is found.
 #[derive(Clone, Debug)]
 pub(crate) struct Routing {
     route: Arc<Mutex<Route>>,
 }
 
 impl Routing {
-    /// How they go now.
+    /// The current route.
     pub(crate) fn now(&self) -> Route {
         self.route.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -139,18 +139,18 @@ impl Routing {
     }
 }
 
-/// How messages go.
+/// How messages travel.
 #[derive(Clone, Debug)]
 pub(crate) struct Route {
-    /// By the pipe, until something else is decided on.
+    /// ssh's pipe, until another way is chosen.
     pub way: Way,
-    /// Why not directly.
+    /// Why there is no direct connection.
     pub fallback: Option<String>,
-    /// Connections for content that a copy has at first, besides the pipe if that carries content.
+    /// Number of connections for content at first, besides the pipe if that carries content.
     pub streams: u8,
-    /// How long it took to decide.
+    /// Duration of the search.
     pub searched: Duration,
-    /// How further pipes are made: the command, and what the far end's other connections are told.
+    /// How to make further connections by ssh: the command, and the session that they join.
     joining: Option<(Vec<OsString>, Joint)>,
 }
 
@@ -159,12 +159,12 @@ impl Route {
 }
 
 impl Peer {
-    /// Starts the program there, gives it the task, and hears what it says of itself. That may take as long as it
-    /// likes: whoever does not want to wait ends ssh, which is told of by `started`. What there is to say goes right
-    /// behind the task.
+    /// Starts the program there, sends the task, and receives its description. This has no time limit: a caller who
+    /// does not want to wait ends ssh with the handle that `started` receives. Messages follow directly after the task.
     ///
     /// # Errors
-    /// When it does not run there.
+    /// [`NoPeer`] if it does not run there, or has another protocol version, or no program can be sent.
+    /// [`NoPeer::Failed`] also if the pipe breaks.
     pub(crate) fn start(
         settings: &ConnectSettings,
         mut task: Task,
@@ -174,7 +174,7 @@ impl Peer {
         let failed = |what, error| NoPeer::Failed(CopyError::System { what, error });
         let (program, arguments) = settings.command.split_first().ok_or(NoPeer::Ended(None))?;
         let began = Instant::now();
-        // The last word is a command for the shell there: its host and the program are told, no more.
+        // The last word is a shell command of which the log shows only host and program.
         tracing::info!(host = %settings.host, program = %program.display(), "starting the far end");
         let mut command = Command::new(program);
         command.args(settings.options).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -188,7 +188,7 @@ impl Peer {
             return Err(NoPeer::Ended(None));
         };
         let mut output = BufReader::with_capacity(64 << 10, output);
-        // While ssh is on its way.
+        // While ssh connects.
         let own = OwnKey::generate().map_err(NoPeer::Failed)?;
         let speeds = Speeds::measure();
         let listener = if settings.tcp { listen(settings.ports) } else { None };
@@ -209,11 +209,11 @@ impl Peer {
             }
         }
         let give = |mut input: ChildStdin| {
-            // If nobody takes it, the exit code tells why.
+            // If the program has ended, its exit code has the reason.
             let _ = setup::write(&mut input, &task);
             transport.speak(input);
         };
-        // The command that reads the program from the pipe may read more than the program.
+        // The shell's `head`, which reads the program from the pipe, may read more than that.
         let waiting = if settings.programs.is_none() {
             give(input);
             None
@@ -245,10 +245,11 @@ impl Peer {
         }
     }
 
-    /// Hears whether the task can be done there, and begins to look for a better way than ssh's pipe.
+    /// Receives whether the task can be done there, and starts to look for a better way than ssh's pipe.
     ///
     /// # Errors
-    /// When the task cannot be done there, or ssh breaks.
+    /// The other end's error if it refuses the task. [`CopyError::Network`] if ssh breaks, [`CopyError::Meaning`] if
+    /// the answer is malformed.
     pub(crate) fn connect(mut self, settings: &ConnectSettings) -> Result<Connection, CopyError> {
         let (own, speeds) = (&self.own, self.speeds);
         let cipher = self.hello.speeds.map_or(Cipher::Aes, |theirs| speeds.choose(&theirs));
@@ -278,10 +279,11 @@ impl Peer {
 }
 
 impl Connection {
-    /// Puts ssh's pipe to work, and what is better as it comes; `decided` hears how messages go.
+    /// Starts to receive through ssh's pipe, and adds better connections as they are made. `decided` gets the final
+    /// route.
     ///
     /// # Errors
-    /// When it was started before.
+    /// `NotConnected` if it was started before.
     pub(crate) fn start(
         &mut self,
         transport: &Arc<Transport>,
@@ -304,10 +306,10 @@ impl Connection {
         Ok(())
     }
 
-    /// As [`Connection::start`], but waits until it is known how messages go, and makes no connections for content.
+    /// Like [`Connection::start`], but waits for the final route, and opens no connections for content.
     ///
     /// # Errors
-    /// When it was started before, or the other end has gone.
+    /// `NotConnected` if it was started before. The error of the pipe if the other end has gone.
     pub(crate) fn begin(&mut self, transport: &Arc<Transport>) -> std::io::Result<()> {
         let search = self.begin_by_pipe(transport)?;
         let decided = search.decide(transport)?;
@@ -322,19 +324,20 @@ impl Connection {
         Ok(search)
     }
 
-    /// Makes the connections with these numbers, and puts each to work as it comes.
+    /// Opens the connections with these numbers, and adds each to the transport once it is there.
     pub(crate) fn open(&self, transport: &Arc<Transport>, from: u8, to: u8) {
         self.links(transport).open(&self.routing.now(), from, to);
     }
 
-    /// The growth of the number of connections, for who has begun with those of the route; none if it is fixed.
+    /// Growth of the number of connections, for a caller who has opened those of the route; `None` if the number is
+    /// fixed.
     pub(crate) fn growth(&self) -> Option<Growth> {
         growth(self.streams, &self.routing.now())
     }
 
-    /// Makes more connections if a copy with this rate would try more, and says whether.
+    /// Opens more connections if a copy at this rate would try more. Returns whether it did.
     pub(crate) fn grow(&self, transport: &Arc<Transport>, growth: &mut Growth, bytes_per_s: f64) -> bool {
-        // If the far end has gone the next trial says so.
+        // If the far end has gone, the next trial reports it.
         self.links(transport).more(&self.routing.now(), growth, bytes_per_s).unwrap_or(false)
     }
 
@@ -342,10 +345,10 @@ impl Connection {
         Links { opener: self.opener.clone(), transport: transport.clone(), children: self.children.clone() }
     }
 
-    /// Ends the program on the other machine, if it has not ended by itself.
+    /// Ends the program on the other machine, unless it has ended by itself.
     pub(crate) fn finish(mut self) {
         let children = std::mem::take(&mut *self.children.lock().unwrap_or_else(PoisonError::into_inner));
-        // What they had to carry has arrived, or never will.
+        // Their data has arrived, or never will.
         children.into_iter().for_each(|mut child| end(&mut child));
         let until = Instant::now() + RACE_TIME;
         while Instant::now() < until {
@@ -358,7 +361,7 @@ impl Connection {
     }
 }
 
-/// How the number of connections grows, of which the user wants so many.
+/// Growth of the number of connections; `None` if the user fixed it.
 fn growth(wished: u8, route: &Route) -> Option<Growth> {
     let grows = wished == 0 && matches!(route.way, Way::NearDials | Way::FarDials);
     grows.then(|| Growth::new(route.streams))
@@ -369,7 +372,7 @@ fn end(child: &mut Child) {
     let _ = child.wait();
 }
 
-/// Addresses as ssh tells them in `SSH_CONNECTION`: client, its port, server, its port (ssh(1)).
+/// Parses the addresses in `SSH_CONNECTION`: client, its port, server, its port (ssh(1)).
 pub(crate) fn ssh_connection(text: &str) -> Option<(IpAddr, IpAddr)> {
     let mut words = text.split_whitespace();
     let address = |word: &str| word.split('%').next().and_then(|word| word.parse().ok());

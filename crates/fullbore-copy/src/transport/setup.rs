@@ -1,9 +1,8 @@
-//! What the two ends say by way of ssh before messages flow: lines of JSON.
+//! Messages over ssh's pipe before the transport starts: lines of JSON.
 //!
-//! Both speak at once, so that no round trip is lost: the far end tells its version, its throw-away key and where it
-//! listens, and then, when it has heard the task, whether that can be done; the near end tells the task, its own key
-//! and where it listens. What the near end decides on then goes among the messages. Whatever a login shell prints
-//! before is skipped.
+//! Both ends send at once, so that no round trip is lost. The far end sends its version, its ephemeral key and its
+//! port. Once it has the task, it reports whether that can be done. The near end sends the task, its own key and its
+//! port. Its later decision is a message of the transport. Output of a login shell before the first line is skipped.
 
 use std::fmt;
 use std::io::{BufRead, Read as _, Write};
@@ -19,14 +18,15 @@ use crate::overlap::Whereabouts;
 
 /// First word of each line.
 const MAGIC: &str = "fullbore-copy";
-/// Longest line of the near end, in bytes. The task has all filters in it.
+/// Longest line of the near end, in bytes. The task contains all filters.
 pub(crate) const TASK_BYTES: u64 = 256 << 20;
-/// Longest line of the far end, in bytes: where a hundred thousand sources lie. A guess; a command line has fewer.
+/// Longest line of the far end, in bytes: the whereabouts of a hundred thousand sources. A guess; a command line has
+/// fewer.
 pub(crate) const ANSWER_BYTES: u64 = 16 << 20;
-/// What a login shell may print before.
+/// Most bytes that a login shell may print before the first line.
 const BANNER_BYTES: usize = 64 << 10;
 
-/// What the far end says first.
+/// The first message of the far end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Hello {
     /// Version of the protocol ([`crate::wire::VERSION`]).
@@ -36,10 +36,10 @@ pub struct Hello {
     /// Public key of the other machine, made for this run only.
     #[serde(default)]
     pub key: Vec<u8>,
-    /// TCP port on which the other machine listens, if it does.
+    /// TCP port on which the other machine listens; `None` if it does not.
     #[serde(default)]
     pub port: Option<u16>,
-    /// By which address ssh reached it.
+    /// The far machine's address, as ssh reached it.
     #[serde(default)]
     pub address: Option<IpAddr>,
     /// Encryption speed of the other machine, if measured.
@@ -47,7 +47,7 @@ pub struct Hello {
     pub speeds: Option<Speeds>,
 }
 
-/// Which end of a copy sends and which receives.
+/// The far end's role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
@@ -61,38 +61,38 @@ pub enum Role {
     ProbeTarget,
 }
 
-/// What the near end says: the task.
+/// The task, which the near end sends.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Task {
-    /// What the other machine shall do.
+    /// The far end's role.
     pub role: Role,
-    /// Options that the user gave for the copy.
+    /// Options of the copy.
     pub options: Options,
     /// Paths of the sources, if the far end sends.
     pub sources: Vec<Vec<u8>>,
-    /// Only some paths beneath the source; they follow as messages.
+    /// Whether only some paths below the source are copied; they follow as messages.
     pub only: bool,
-    /// The path of the destination, if the far end receives.
+    /// Path of the destination, if the far end receives.
     pub target: Vec<u8>,
-    /// All sources are files, not directories.
+    /// Whether all sources are files, not directories.
     pub single_file: bool,
     /// Whether there are several sources.
     pub many: bool,
-    /// The near end's throw-away public key.
+    /// The near end's ephemeral public key.
     pub key: Vec<u8>,
-    /// Where it listens.
+    /// TCP port on which the near end listens; `None` if it does not.
     pub port: Option<u16>,
-    /// How fast it encrypts.
+    /// The near end's encryption speed.
     pub speeds: Speeds,
-    /// Which boot of which machine the near end runs in.
+    /// Identifies the boot of the near end's machine, to detect that both ends are on one machine.
     pub boot: Vec<u8>,
-    /// Where the sources lie, if the near end sends.
+    /// Where the sources are, if the near end sends.
     #[serde(default)]
     pub whereabouts: Vec<Whereabouts>,
 }
 
 impl Task {
-    /// Without paths; what the near end says of itself it adds when it says it.
+    /// Makes a task without paths. The near end adds its own key, port and speeds when it sends the task.
     pub fn new(role: Role, options: Options) -> Task {
         Task {
             role,
@@ -111,16 +111,16 @@ impl Task {
     }
 }
 
-/// Whether the far end can do it.
+/// The far end's answer to the task.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ready {
-    /// Exit code and words, if it cannot.
+    /// Exit code and message, if it cannot do the task.
     pub refused: Option<(u8, String)>,
-    /// All sources are files, not directories.
+    /// Whether all sources are files, not directories.
     pub single_file: bool,
-    /// Which boot of which machine the far end runs in.
+    /// Identifies the boot of the far end's machine.
     pub boot: Vec<u8>,
-    /// Where the sources lie, if the far end sends.
+    /// Where the sources are, if the far end sends.
     #[serde(default)]
     pub whereabouts: Vec<Whereabouts>,
 }
@@ -129,43 +129,43 @@ pub struct Ready {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Way {
-    /// By connections that the near end makes.
+    /// Over connections that the near end makes.
     NearDials,
-    /// By connections that the far end makes.
+    /// Over connections that the far end makes.
     FarDials,
-    /// By the pipe of ssh.
+    /// Over the pipe of ssh.
     Pipe,
 }
 
-/// What the near end has decided. Where the far end dials, another one asks for so many connections more.
+/// The near end's decision. If the far end makes the connections, further decisions ask for more of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decision {
     /// How messages travel between the machines.
     pub way: Way,
-    /// Connections for content that the far end shall make; by ssh, those that it shall be ready for.
+    /// Number of connections for content that the far end shall make, or that it shall accept by ssh.
     pub streams: u8,
 }
 
-/// Where further connections by ssh find the far end; the answer to the decision, if that asks for some.
+/// How further connections by ssh find the far end; its answer to a decision that needs them.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Joint {
     /// Name of an abstract Unix socket (unix(7)) on the far machine.
     pub name: String,
-    /// Said on each connection, so that nobody else on that machine gets in.
+    /// Token that has to be sent first on each connection, so that nobody else on that machine can join.
     pub token: String,
 }
 
-/// Without the token: what is shown may be logged.
+/// Omits the token, as debug output may be logged.
 impl fmt::Debug for Joint {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("Joint").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
-/// What a further connection says when it is joined.
+/// Sent on a further connection once it has joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Joined {
-    /// Always true; tells the line from others.
+    /// Always true; tells this line from others.
     pub joined: bool,
 }
 
@@ -179,10 +179,11 @@ pub fn write(pipe: &mut impl Write, value: &impl Serialize) -> std::io::Result<(
     pipe.flush()
 }
 
-/// Reads the next line of ours, of at most so many bytes; nothing if the pipe ends before.
+/// Reads the next line with `MAGIC`, of at most `most_bytes` bytes. `None` if the pipe ends before.
 ///
 /// # Errors
-/// When there is too much else, or the line is none of ours.
+/// [`CopyError::Network`] if the pipe breaks. [`CopyError::Meaning`] if the line is malformed, or more than
+/// `BANNER_BYTES` come before it.
 pub fn read<T: DeserializeOwned>(pipe: &mut impl BufRead, most_bytes: u64) -> Result<Option<T>, CopyError> {
     let mut skipped = 0;
     loop {
@@ -193,9 +194,7 @@ pub fn read<T: DeserializeOwned>(pipe: &mut impl BufRead, most_bytes: u64) -> Re
             return Ok(None);
         }
         if let Some(json) = line.strip_prefix(MAGIC.as_bytes()).and_then(|rest| rest.strip_prefix(b" ")) {
-            return serde_json::from_slice(json)
-                .map(Some)
-                .map_err(|_| CopyError::Meaning("a line that makes no sense"));
+            return serde_json::from_slice(json).map(Some).map_err(|_| CopyError::Meaning("a malformed line"));
         }
         skipped += count;
         if skipped > BANNER_BYTES {

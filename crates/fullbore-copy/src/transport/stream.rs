@@ -1,4 +1,4 @@
-//! A stream of bytes both ways.
+//! A two-way byte stream between the ends.
 
 use std::fmt;
 use std::io::{BufReader, BufWriter, Read, Write};
@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use fullbore_wire::tcp_info::TcpInfo;
 
-/// Bytes that small messages are gathered to before they are written to a pipe.
+/// Size of a pipe's write buffer, which collects small messages.
 pub(super) const PIPE_BYTES: usize = 64 << 10;
 
-/// One connection, its directions apart so that each has a thread.
+/// One connection, with separate directions so that each has its own thread.
 pub struct Stream {
     pub(super) reader: Box<dyn Read + Send>,
     pub(super) writer: Box<dyn Write + Send>,
     pub(super) socket: Option<TcpStream>,
-    /// What was written to it is lost if this process ends before the other end has it.
+    /// Whether written data is lost if this process ends before the other end has it.
     pub(super) lingers: bool,
 }
 
@@ -27,7 +27,7 @@ impl fmt::Debug for Stream {
 }
 
 impl Stream {
-    /// The two pipes of a process that carries the bytes to the other machine.
+    /// Makes a stream of the two pipes of a process that carries the bytes to the other machine.
     pub fn pipe(reader: impl Read + Send + 'static, writer: impl Write + Send + 'static) -> Stream {
         Stream {
             reader: Box::new(BufReader::with_capacity(PIPE_BYTES, reader)),
@@ -37,7 +37,7 @@ impl Stream {
         }
     }
 
-    /// Round trip of its path, as far as the kernel knows it.
+    /// Round-trip time of the path, if the kernel knows it.
     pub fn round_trip(&self) -> Option<Duration> {
         let info = TcpInfo::read(self.socket.as_ref()?.as_fd()).ok()?;
         Some(info.path_rtt())

@@ -262,7 +262,7 @@ fn an_end_that_was_killed_is_told_of_in_words_for_people() {
         std::thread::sleep(Duration::from_millis(1));
     }
     let reason = cancel.reason().unwrap().to_string();
-    assert!(reason.ends_with("the connection broke: the other end has gone without a last word"), "{reason}");
+    assert!(reason.ends_with("the connection broke: the other end closed it without a last message"), "{reason}");
     transport.finish();
 }
 

@@ -1,7 +1,7 @@
-//! A TCP connection with TLS, its directions apart.
+//! A TCP connection with TLS, with separate directions.
 //!
-//! The state of TLS is one for both directions, so it is behind a lock; sockets are read and written
-//! outside of it, or two ends that wait for each other's reading would wait for ever.
+//! TLS has one state for both directions, so it is behind a lock. Sockets are read and written without the lock: else
+//! two ends that each wait for the other to read would deadlock.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::TcpStream;
@@ -16,29 +16,30 @@ use socket2::{SockRef, TcpKeepalive};
 
 use super::stream::Stream;
 
-/// Bytes read from a socket at once.
+/// Bytes that are read from a socket at once.
 const READ_BYTES: usize = 256 << 10;
-/// Bytes encrypted before they are written: enough for few system calls, little enough for the cache.
+/// Bytes that are encrypted before they are written: enough for few system calls, little enough for the cache.
 const WRITE_BYTES: usize = 256 << 10;
-/// A handshake takes two round trips; a peer that takes longer is none.
+/// Time limit of each step of a handshake, which takes two round trips.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
-/// Time without an answer of the other machine after which a connection is dead.
+/// Time without an answer after which a connection counts as dead.
 const DEAD_TIME: Duration = Duration::from_secs(30);
 
-/// Makes a connection that we opened secure.
+/// Does the TLS handshake on a connection that this end made.
 ///
 /// # Errors
-/// When the other end is not the owner of the expected key, or goes away.
+/// The error of the socket. `InvalidData` if the other end does not have the expected key, `UnexpectedEof` if it closes
+/// the connection, `WouldBlock` or `TimedOut` if it does not answer in time.
 pub(crate) fn connect(socket: TcpStream, config: Arc<ClientConfig>) -> io::Result<Stream> {
     let name = ServerName::try_from("copy.invalid").map_err(io::Error::other)?;
     let connection = ClientConnection::new(config, name).map_err(io::Error::other)?;
     secure(socket, connection.into())
 }
 
-/// Makes a connection that we accepted secure.
+/// Does the TLS handshake on a connection that this end accepted.
 ///
 /// # Errors
-/// As [`connect`].
+/// The errors of [`connect`].
 pub(crate) fn accept(socket: TcpStream, config: Arc<ServerConfig>) -> io::Result<Stream> {
     let connection = ServerConnection::new(config).map_err(io::Error::other)?;
     secure(socket, connection.into())
@@ -97,7 +98,7 @@ impl Read for Reader {
             self.at = 0;
             self.end = self.socket.read(&mut self.inbox)?;
             if self.end == 0 {
-                // Without a farewell this is an error, which the next read tells.
+                // Without a TLS closure this is an error, which the next read reports.
                 locked(&self.state).read_tls(&mut io::empty())?;
             }
         }
@@ -107,7 +108,7 @@ impl Read for Reader {
 struct Writer {
     state: Arc<Mutex<Connection>>,
     socket: TcpStream,
-    /// Small writes, gathered.
+    /// Buffer that collects small writes.
     plain: Vec<u8>,
 }
 
@@ -120,8 +121,8 @@ impl Writer {
         Ok(())
     }
 
-    /// From where it was encrypted to the socket, without a copy on the way. The lock is never held while the socket
-    /// takes no more.
+    /// Sends encrypted data from its buffers to the socket, without another copy. The lock is never held while the
+    /// socket is full.
     fn send_encrypted(&self) -> io::Result<()> {
         loop {
             let mut state = locked(&self.state);
@@ -174,12 +175,12 @@ impl Write for Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         locked(&self.state).send_close_notify();
-        // To an end that has gone already nothing can be said.
+        // The other end may have gone already.
         let _ = self.send_encrypted();
     }
 }
 
-/// What a socket takes now: it is not waited for.
+/// A socket's non-blocking writer.
 struct AtOnce<'a>(&'a TcpStream);
 
 impl Write for AtOnce<'_> {

@@ -1,4 +1,4 @@
-//! From the body of a frame to a message. Refuses everything that an honest sender does not write.
+//! Decodes the body of a frame. Rejects everything that an honest sender does not write.
 
 use super::encode::{ATTRIBUTES, COMPARE, COMPLETE, LINKED, MORE, SAME_SIZE, SPARSE, kind};
 use super::message::{
@@ -13,35 +13,35 @@ use crate::entry::{
     self, Entry, Identity, Kind, NAME_BYTES, PATH_BYTES, Time, XATTR_BYTES, XATTRS, XATTRS_BYTES, Xattrs,
 };
 
-/// Letters of an item.
+/// Number of letters of an item.
 const LETTERS: usize = 11;
 
-/// What is wrong with bytes from the other end.
+/// Malformed data from the other end.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
-    /// A frame longer than any of its kind can be.
+    /// A frame is longer than any of its kind can be.
     #[error("a frame of kind {kind} with {length} bytes, more than the protocol allows")]
     TooLong {
-        /// Its kind.
+        /// Number of the frame's kind.
         kind: u8,
-        /// The length it claims.
+        /// The claimed length in bytes.
         length: u64,
     },
-    /// A frame of a kind that this version does not know.
+    /// A frame is of a kind that this version does not know.
     #[error("a frame of unknown kind {0}")]
     UnknownKind(u8),
-    /// A frame that ends in the middle of what it should hold, or goes on after it.
-    #[error("a frame of kind {kind} does not hold what it should: {what}")]
+    /// A frame ends too early, goes on after its end, or has an invalid part.
+    #[error("a frame of kind {kind} is malformed: {what}")]
     Malformed {
-        /// Its kind.
+        /// Number of the frame's kind.
         kind: u8,
-        /// Which part of it.
+        /// The invalid part.
         what: &'static str,
     },
 }
 
-/// Most bytes that a frame of this kind may have.
+/// Longest body of a frame of this kind, in bytes.
 pub(super) fn longest(kind: u8) -> Result<usize, WireError> {
     match kind {
         kind::OWNERS..=kind::UNLISTED => Ok(CONTROL_BYTES),
@@ -50,7 +50,7 @@ pub(super) fn longest(kind: u8) -> Result<usize, WireError> {
     }
 }
 
-/// The message of a frame's body, which it takes if content is in it.
+/// Decodes a frame's body. Takes its memory if it has content.
 pub(super) fn message(kind: u8, body: &mut Vec<u8>) -> Result<Message, WireError> {
     let mut reader = BodyReader { bytes: body, at: 0 };
     let malformed = |what| WireError::Malformed { kind, what };
@@ -90,7 +90,7 @@ enum Head {
     Block(Block),
 }
 
-/// What is wrong, in words.
+/// Describes the invalid part.
 type Wrong = &'static str;
 
 struct BodyReader<'a> {
@@ -152,7 +152,7 @@ impl<'a> BodyReader<'a> {
             .collect()
     }
 
-    /// Paths beneath a source; a slash at the end of one stands for what is in the directory.
+    /// Paths below a source; one that ends in a slash stands for the content of the directory.
     fn paths(&mut self) -> Result<Vec<Vec<u8>>, Wrong> {
         let count = self.count(CONTROL_BYTES)?;
         let path = |bytes: &[u8]| entry::is_path(bytes.strip_suffix(b"/").unwrap_or(bytes)).then(|| bytes.to_vec());
@@ -178,7 +178,7 @@ impl<'a> BodyReader<'a> {
     fn entry(&mut self, at_root: bool) -> Result<Entry, Wrong> {
         let name = self.bytes(NAME_BYTES)?.to_vec();
         let kind = self.kind()?;
-        // The destination itself, whose attributes are set too, is the directory without a name.
+        // The directory without a name is the destination itself, whose attributes are set as well.
         let is_root = name.is_empty() && at_root && kind == Kind::Directory;
         if !is_root && !entry::is_name(&name) {
             return Err("a name");
@@ -364,7 +364,7 @@ impl<'a> BodyReader<'a> {
         if entry::is_path(path) { Ok(path.to_vec()) } else { Err("a path") }
     }
 
-    /// A path that is only shown: nothing is opened by it.
+    /// A path that is only shown, never opened.
     fn told_path(&mut self) -> Result<Vec<u8>, Wrong> {
         self.bytes(PATH_BYTES).map(<[u8]>::to_vec)
     }
@@ -385,7 +385,7 @@ impl<'a> BodyReader<'a> {
         }
     }
 
-    /// A count of things that are at least a byte each, so that what is reserved for them has a bound.
+    /// A number of items of at least a byte each, so that memory reserved for them is bounded.
     fn count(&mut self, most: usize) -> Result<usize, Wrong> {
         let count = self.number()?;
         let left = (self.bytes.len() - self.at) as u64;
@@ -412,7 +412,7 @@ impl<'a> BodyReader<'a> {
         u32::try_from(self.number()?).map_err(|_| what)
     }
 
-    /// LEB128, at most 64 bits, in its shortest form.
+    /// LEB128 of at most 64 bits, in its shortest form.
     fn number(&mut self) -> Result<u64, Wrong> {
         let mut number = 0_u64;
         for position in 0..10 {

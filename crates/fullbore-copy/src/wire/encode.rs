@@ -1,11 +1,11 @@
-//! From messages to frames: `length | kind | body`, numbers as LEB128, lengths before bytes.
+//! Encodes messages as frames: `length | kind | body`, numbers as LEB128, lengths before bytes.
 //!
-//! The content of data messages is not copied: it follows the head that is made here.
+//! The content of data messages is not copied: it follows the header that is made here.
 
 use super::message::Message;
 use crate::entry::{Entry, Kind, PATH_BYTES, Time};
 
-/// Kinds of frames; new ones come with a new version of the protocol.
+/// Kinds of frames. New ones need a new version of the protocol.
 pub(super) mod kind {
     pub(crate) const OWNERS: u8 = 1;
     pub(crate) const LIST: u8 = 2;
@@ -49,15 +49,15 @@ pub(super) const SAME_SIZE: u8 = 2;
 pub(super) const COMPLETE: u8 = 1;
 pub(super) const MORE: u8 = 2;
 
-/// Appends the frame of a message to `out`, without the content of data messages, which is returned:
-/// it has to follow.
+/// Appends the frame of a message to `out`, without the content of data messages. Returns the content, which has to be
+/// written after it.
 pub fn encode<'a>(message: &'a Message, out: &mut Vec<u8>) -> &'a [u8] {
     let begin = out.len();
     out.extend_from_slice(&[0; 5]);
     Writer { out }.body(message);
     let (kind, payload) = kind_and_content(message);
     let length = out.len() - begin - 5 + payload.len();
-    // Frames are far shorter: the bounds in `wire` are held by those who make messages.
+    // Frames are far shorter: the makers of messages keep the bounds in `wire`.
     let length = u32::try_from(length).unwrap_or(u32::MAX);
     out[begin..begin + 4].copy_from_slice(&length.to_le_bytes());
     out[begin + 4] = kind;
@@ -253,7 +253,7 @@ impl Writer<'_> {
     }
 
     fn time(&mut self, time: Time) {
-        // Zigzag: small numbers of either sign are short.
+        // Zigzag encoding: small numbers of either sign are short.
         self.number(((time.seconds << 1) ^ (time.seconds >> 63)) as u64);
         self.number(u64::from(time.nanoseconds));
     }
@@ -267,8 +267,8 @@ impl Writer<'_> {
         self.out.extend_from_slice(bytes);
     }
 
-    /// A path for a person. One that is longer than the system takes can be there, step by step, and loses its
-    /// middle.
+    /// Encodes a path for people. Such a path may be longer than the system allows, as directories are opened step by
+    /// step; its middle is cut out.
     fn told_path(&mut self, path: &[u8]) {
         const ELLIPSIS: &[u8] = b"...";
         if path.len() <= PATH_BYTES {
@@ -278,7 +278,7 @@ impl Writer<'_> {
         self.bytes(&[&path[..half], ELLIPSIS, &path[path.len() - half..]].concat());
     }
 
-    /// Words, cut where the other end would refuse them.
+    /// Encodes text, cut where the other end would reject it.
     fn text(&mut self, text: &str) {
         let bytes = text.as_bytes();
         self.bytes(&bytes[..bytes.len().min(PATH_BYTES)]);

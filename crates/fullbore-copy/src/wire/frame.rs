@@ -1,8 +1,7 @@
-//! Frames out of a stream of bytes, wherever it was cut.
+//! Extracts frames from a stream of bytes, however it is split.
 //!
-//! The decoder hands out the memory that the next bytes go to, so that content is read from the
-//! socket to the place where it stays. A frame's memory is taken when its head has come and its
-//! length is within the bounds of its kind.
+//! The decoder hands out memory for the next bytes, so that content is read from the socket to its final place. A
+//! frame's memory is allocated once its header has arrived and its length is within the bounds of its kind.
 
 use fullbore_engine::memory_pool::MemoryPool;
 
@@ -12,7 +11,7 @@ use super::message::Message;
 /// Bytes before the body: four of length, one of kind.
 const HEAD_BYTES: usize = 5;
 
-/// Takes bytes, gives messages.
+/// Takes bytes and returns messages.
 ///
 /// ```
 /// use fullbore_copy::wire::{Decoder, Message, encode};
@@ -30,12 +29,12 @@ const HEAD_BYTES: usize = 5;
 #[derive(Debug, Default)]
 pub struct Decoder {
     head: [u8; HEAD_BYTES],
-    /// Bytes of the head that have come.
+    /// Number of header bytes that have arrived.
     head_bytes: usize,
     body: Vec<u8>,
-    /// Bytes of the body that have come.
+    /// Number of body bytes that have arrived.
     body_bytes: usize,
-    /// Memory for bodies.
+    /// Pool for the memory of bodies.
     pool: MemoryPool,
 }
 
@@ -45,25 +44,26 @@ impl Decoder {
         Decoder::default()
     }
 
-    /// A decoder that takes memory from a pool, to which the content's reader gives it back.
+    /// Makes a decoder that takes memory from a pool. The reader of the content gives it back.
     pub(crate) fn with_pool(pool: MemoryPool) -> Decoder {
         Decoder { pool, ..Decoder::default() }
     }
 
-    /// Where the next bytes go to; never empty.
+    /// Memory for the next bytes; never empty.
     pub fn space(&mut self) -> &mut [u8] {
         if self.head_bytes < HEAD_BYTES { &mut self.head[self.head_bytes..] } else { &mut self.body[self.body_bytes..] }
     }
 
-    /// Whether the stream may end here.
+    /// Whether the stream may end here, between frames.
     pub(crate) fn is_between_frames(&self) -> bool {
         self.head_bytes == 0
     }
 
-    /// So many bytes of [`Decoder::space`] were filled; a message, if one is whole now.
+    /// Tells the decoder that the first `bytes` bytes of [`Decoder::space`] are filled. Returns a message if one is
+    /// complete.
     ///
     /// # Errors
-    /// When the bytes are none of an honest sender; nothing more can be read then.
+    /// [`WireError`] if the data is malformed; nothing more can be read then.
     pub fn filled(&mut self, bytes: usize) -> Result<Option<Message>, WireError> {
         if self.head_bytes < HEAD_BYTES {
             self.head_bytes = (self.head_bytes + bytes).min(HEAD_BYTES);
@@ -89,12 +89,12 @@ impl Decoder {
     }
 
     fn memory(&mut self, length: usize) -> Vec<u8> {
-        // What a message without content has left is enough for the next one of its kind.
+        // The buffer of a message without content is reused for the next one.
         let mut buffer = std::mem::take(&mut self.body);
         if buffer.capacity() < length {
             return self.pool.take(length);
         }
-        // Only what was shorter before is filled with zeros.
+        // Fill only the missing part with zeros.
         buffer.truncate(length);
         buffer.resize(length, 0);
         buffer

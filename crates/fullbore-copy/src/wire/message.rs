@@ -1,8 +1,8 @@
-//! The messages, as both ends see them.
+//! The messages between sender and receiver.
 
 use crate::entry::Entry;
 
-/// Bytes at the end of a buffer: a received frame is not copied to part its content from its head.
+/// The bytes at the end of a buffer. So the content of a received frame is separated from its header without a copy.
 #[derive(Clone, Debug, Default)]
 pub struct Payload {
     buffer: Vec<u8>,
@@ -25,7 +25,7 @@ impl Payload {
         &self.buffer[self.from..]
     }
 
-    /// The memory, to be used again.
+    /// Returns the memory for reuse.
     pub(crate) fn into_buffer(self) -> Vec<u8> {
         self.buffer
     }
@@ -39,10 +39,10 @@ impl PartialEq for Payload {
 
 impl Eq for Payload {}
 
-/// A number of an owner or group, and its name at the source.
+/// A user or group number of the source, and its name there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
-    /// Whether the number is of a group, else of a user.
+    /// Whether it is a group; else it is a user.
     pub group: bool,
     /// Number of the user or group at the source.
     pub id: u32,
@@ -53,20 +53,20 @@ pub struct Owner {
 /// Names in one directory, or a part of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct List {
-    /// The number of the first entry; the others follow. Numbers start at 0 and have no gaps.
+    /// Number of the first entry; the others follow consecutively. Numbers start at 0 and have no gaps.
     pub first: u64,
-    /// Path of the directory beneath the destination; empty is the destination itself.
+    /// Path of the directory below the destination; empty for the destination itself.
     pub directory: Vec<u8>,
-    /// With this list all names of the directory have been told, and none was unreadable: what the
-    /// destination has besides may be deleted.
+    /// Whether this list completes the directory, and all of its names were readable. The destination's other entries
+    /// in it may then be deleted.
     pub complete: bool,
-    /// More of the same directory follows in the next list.
+    /// Whether more of the same directory follows in the next list.
     pub more: bool,
     /// Entries of the directory, in order of their numbers.
     pub entries: Vec<Entry>,
 }
 
-/// Blocks of a file that need not be sent.
+/// A run of consecutive blocks of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// Number of the first block of the run.
@@ -75,47 +75,48 @@ pub struct Run {
     pub count: u64,
 }
 
-/// A file whose content is wanted.
+/// A file whose content the receiver requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// Number of the entry whose content is wanted.
     pub id: u64,
     /// Runs of blocks that the receiver has, ascending.
     pub have: Vec<Run>,
-    /// Hashes of what is there follow, and decide whether anything has to be sent.
+    /// Whether hashes of the existing file follow, and decide what has to be sent.
     pub compare: bool,
-    /// What is there is as long as the source's file: if all of it is the same, nothing has to be written.
+    /// Whether the existing file has the length of the source's file. If all blocks are equal, nothing has to be
+    /// written.
     pub same_size: bool,
 }
 
-/// Hashes of what the destination has under a name, to be compared with the source's.
+/// Hashes of the destination's file, for comparing with the source's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Basis {
     /// Number of the entry that the hashes are of.
     pub id: u64,
     /// Number of the first block with a hash.
     pub first: u64,
-    /// BLAKE3 of this block and of those behind it. A small file is one block.
+    /// BLAKE3 hashes of this block and the following ones. A small file is one block.
     pub hashes: Vec<[u8; 32]>,
-    /// No more follows of this file.
+    /// Whether these are the last hashes of this file.
     pub last: bool,
 }
 
-/// What the receiver wants of the entries listed so far.
+/// The receiver's requests for the entries listed so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Entries below this number are answered.
+    /// All entries below this number are answered.
     pub through: u64,
-    /// Those among them whose content is wanted, ascending.
+    /// Requested entries among them, ascending.
     pub wanted: Vec<Wanted>,
 }
 
 /// One small file within a pack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packed {
-    /// Number of the entry that the content is of.
+    /// Number of the entry that the content belongs to.
     pub id: u64,
-    /// Length of its content in the record.
+    /// Length of its content in the record, in bytes.
     pub length: u32,
 }
 
@@ -126,18 +127,18 @@ pub struct Pack {
     pub sequence: u64,
     /// BLAKE3 hash of the content of all files.
     pub hash: [u8; 32],
-    /// Whose content it is, in order.
+    /// The files, in the order of their content.
     pub files: Vec<Packed>,
     /// Whether the payload is a zstd frame of the content.
     pub compressed: bool,
-    /// The content, one file behind the other.
+    /// The content of all files, one after the other.
     pub payload: Payload,
 }
 
-/// A part of a block that is no hole.
+/// A part of a block that is not a hole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Where it begins within the block.
+    /// Offset within the block, in bytes.
     pub offset: u32,
     /// Length of the segment, in bytes.
     pub length: u32,
@@ -148,32 +149,32 @@ pub struct Segment {
 pub struct Block {
     /// The record's number, for its acknowledgement.
     pub sequence: u64,
-    /// Number of the entry that the block is of.
+    /// Number of the entry that the block belongs to.
     pub id: u64,
     /// Number of the block within the file, counted from 0.
     pub index: u64,
-    /// BLAKE3 of the whole block, holes read as zeros.
+    /// BLAKE3 hash of the whole block, with holes as zeros.
     pub hash: [u8; 32],
-    /// Length of the block; shorter than expected only where the file has become shorter.
+    /// Length of the block in bytes. Shorter than expected only if the file has become shorter.
     pub length: u32,
-    /// The parts that are no holes, ascending; none means that all of it is content.
+    /// The parts that are not holes, ascending; empty if the whole block is content.
     pub segments: Vec<Segment>,
     /// Whether the payload is a zstd frame of the content.
     pub compressed: bool,
-    /// Content of the block, maybe compressed.
+    /// Content of the block, compressed if `compressed` says so.
     pub payload: Payload,
 }
 
-/// What kind of problem one file has; decides the words and the exit code.
+/// The kind of a problem with one file. It decides the words and the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ProblemKind {
     /// The source could not be read.
     Unreadable,
-    /// It changed while it was read.
+    /// The source changed while it was read.
     Changed,
-    /// It is gone since it was listed.
+    /// The source has disappeared since it was listed.
     Vanished,
-    /// It could not be written.
+    /// The destination could not be written.
     Unwritable,
     /// Owner or group could not be kept.
     Owner,
@@ -193,18 +194,18 @@ pub enum ProblemKind {
     Name,
     /// It could not be deleted.
     Undeleted,
-    /// What the device holds is not what was written.
+    /// The device has other data than was written.
     Damaged,
-    /// A directory is not deleted, as something in it is excluded.
+    /// A directory was not deleted, as an entry in it is excluded.
     Protected,
-    /// It is not deleted, as enough was.
+    /// An entry was not deleted because of `--max-delete`.
     MaxDelete,
-    /// A directory of `--link-dest` is none.
+    /// A directory of `--link-dest` cannot be used.
     NoBase,
 }
 
 impl ProblemKind {
-    /// All of them, in the order of their numbers on the wire.
+    /// All kinds, in the order of their numbers on the wire.
     pub const ALL: [ProblemKind; 17] = [
         ProblemKind::Unreadable,
         ProblemKind::Changed,
@@ -225,7 +226,7 @@ impl ProblemKind {
         ProblemKind::NoBase,
     ];
 
-    /// Whether the copy is not whole: then nothing is deleted.
+    /// Whether the problem makes the copy incomplete, so that nothing is deleted.
     pub(crate) fn prevents_deletion(self) -> bool {
         !matches!(
             self,
@@ -244,7 +245,7 @@ impl ProblemKind {
         )
     }
 
-    /// Whether it is what was wished for, and only told: the copy ends well all the same.
+    /// Whether the user's options wanted this, so that it is only reported and the exit code is 0.
     pub(crate) fn is_wished(self) -> bool {
         matches!(self, ProblemKind::Protected | ProblemKind::NoBase)
     }
@@ -278,13 +279,13 @@ impl ProblemKind {
 pub struct Problem {
     /// Kind of the problem, which decides how it is reported.
     pub kind: ProblemKind,
-    /// Path of the file beneath the root.
+    /// Path of the file below the root.
     pub path: Vec<u8>,
-    /// Message of the system about the problem.
+    /// The reason, for people.
     pub text: String,
 }
 
-/// Hands the counters of a copy, in their order on the wire, to another macro.
+/// Passes the counters of a copy, in their order on the wire, to another macro.
 macro_rules! with_counters {
     ($use:ident) => {
         $use! {
@@ -294,29 +295,29 @@ macro_rules! with_counters {
             files
             /// Bytes of content written.
             written_bytes
-            /// Bytes of files that are now visible.
+            /// Bytes of files that have their final names.
             visible_bytes
             /// Entries that were up to date.
             kept
-            /// Entries whose attributes alone were changed.
+            /// Entries of which only attributes were changed.
             retouched
-            /// Directories, links, devices made.
+            /// Directories, links and devices made.
             made
             /// Entries deleted.
             deleted
-            /// Bytes of an earlier, broken off copy that were used.
+            /// Bytes reused from an earlier, interrupted copy.
             resumed_bytes
-            /// Files to be transferred, as far as is known.
+            /// Files to transfer, as far as known.
             wanted_files
-            /// Bytes to be transferred, as far as is known.
+            /// Bytes to transfer, as far as known.
             wanted_bytes
-            /// Time that the final sync took, microseconds.
+            /// Duration of the final sync in microseconds.
             sync_us
-            /// Bytes of content that were taken from the old files at the destination.
+            /// Bytes of content taken from old files at the destination.
             reused_bytes
-            /// Bytes read back from the device and found right.
+            /// Bytes read back from the device and verified.
             verified_bytes
-            /// Time that reading back took, microseconds.
+            /// Duration of reading back in microseconds.
             verify_us
         }
     };
@@ -325,7 +326,7 @@ pub(crate) use with_counters;
 
 macro_rules! account {
     ($(#[$doc:meta] $field:ident)*) => {
-        /// What the receiver counted, told at the end and while it goes.
+        /// The receiver's counters, sent during the copy and at its end.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Account {
             $(#[$doc] pub $field: u64,)*
@@ -337,7 +338,7 @@ macro_rules! account {
                 [$(self.$field),*].into_iter()
             }
 
-            /// An account of counters in their order on the wire.
+            /// Reads the counters in their order on the wire.
             pub(super) fn of<E>(mut next: impl FnMut() -> Result<u64, E>) -> Result<Account, E> {
                 Ok(Account { $($field: next()?,)* })
             }
@@ -349,145 +350,145 @@ with_counters!(account);
 /// A message between sender and receiver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// Sender: names of owners and groups, before the first entry that has the number.
+    /// Sender: names of owners and groups, sent before the first entry with that number.
     Owners(Vec<Owner>),
     /// Sender: names in a directory.
     List(List),
-    /// Sender: everything has been listed; how many directories could not be read.
+    /// Sender: everything has been listed.
     Listed {
-        /// Entries listed in all.
+        /// Total number of listed entries.
         entries: u64,
-        /// Directories and files that could not be examined: nothing may be deleted then.
+        /// Directories and files that could not be read. If there are any, nothing may be deleted.
         errors: u64,
     },
-    /// Sender: not all names of a directory could be told, so that none is deleted there.
+    /// Sender: some names of a directory could not be listed, so nothing may be deleted in it.
     Unlisted {
-        /// Path of the directory, or of something unknown, beneath the destination.
+        /// Path of the directory, or of an unknown entry, below the destination.
         directory: Vec<u8>,
-        /// Nothing is known of what is there, nor of anything beneath it.
+        /// Whether nothing is known about this path and everything below it.
         beneath: bool,
     },
-    /// Sender: a file that is wanted cannot be sent.
+    /// Sender: a requested file cannot be sent.
     Lost {
         /// The entry's number.
         id: u64,
     },
-    /// Sender: everything wanted was sent. When it has come, names may be given and the tree finished.
+    /// Sender: all requested content was sent. Once it has arrived, files get their names and the tree is finished.
     Finish {
-        /// How many data messages there are in all; the last ones may still be on their way.
+        /// Total number of data messages; the last ones may still be in flight.
         records: u64,
     },
-    /// Receiver: what is wanted.
+    /// Receiver: requests for content.
     Answer(Answer),
-    /// Receiver: there is room; content may come.
+    /// Receiver: there is enough space; content may be sent.
     Begin,
     /// Receiver: this record is written and verified.
     Acknowledge {
         /// The record's number.
         sequence: u64,
     },
-    /// Receiver: hashes of what is there.
+    /// Receiver: hashes of an existing file.
     Basis(Basis),
-    /// Receiver: these entries are complete under their final names, and that is on the disk.
+    /// Receiver: these entries are complete and on the disk under their final names.
     Visible {
-        /// Their numbers.
+        /// The entries' numbers.
         ids: Vec<u64>,
-        /// No more follows: all that will ever be on the disk is.
+        /// Whether these are the last ones.
         last: bool,
     },
-    /// Sender: what was visible has been removed at the source, as was wished.
+    /// Sender: files that the destination has on its disk were removed from the source (`--remove-source-files`).
     Removed {
-        /// How many.
+        /// Number of removed files.
         count: u64,
     },
-    /// Receiver: where it stands; with `last` all is done and synced.
+    /// Receiver: its counters. With `last`, everything is done and synced.
     Account {
         /// The figures.
         account: Account,
-        /// The last message of a run that went well.
+        /// Whether this is the last message of a successful run.
         last: bool,
     },
-    /// Receiver: this link, device or directory is, or would be, made; told where names are.
+    /// Receiver: this link, device or directory is made or, in a dry run, would be. Sent if the user wants names.
     Made {
-        /// Path beneath the destination.
+        /// Path below the destination.
         path: Vec<u8>,
     },
-    /// Receiver: this is, or would be, changed; told where that was asked for.
+    /// Receiver: this entry changes or, in a dry run, would. Sent with `--itemize-changes`.
     Item {
         /// The letters of `rsync -i`.
         letters: Vec<u8>,
-        /// Path beneath the destination, and what a link leads to.
+        /// Path below the destination, and the target of a link.
         path: Vec<u8>,
     },
-    /// Receiver: the hash of a file, told at the end where that was asked for.
+    /// Receiver: the hash of a file. Sent at the end with `--hash-list`.
     Hashed {
-        /// Path beneath the destination.
+        /// Path below the destination.
         path: Vec<u8>,
-        /// The hash of its whole content.
+        /// Hash of the file's whole content.
         hash: [u8; 32],
     },
-    /// Receiver: this would be, or has been, deleted.
+    /// Receiver: this path has been deleted or, in a dry run, would be.
     Deleted {
-        /// Path beneath the destination.
+        /// Path below the destination.
         path: Vec<u8>,
     },
-    /// Either: something is wrong with one file.
+    /// Either: a problem with one file.
     Problem(Problem),
-    /// Either: the copy cannot go on.
+    /// Either: this end gives up.
     Abort {
-        /// Which exit code it leads to; 255 for a lost connection, which may be dialled again.
+        /// The exit code for the error; 255 for a lost connection, after which the other end may reconnect.
         exit_code: u8,
-        /// Why.
+        /// The error message.
         text: String,
     },
-    /// Receiver: the sender may send so fast from now on, bytes per second; 0 for no limit.
+    /// Receiver: the sender's rate limit from now on.
     Limit {
-        /// Bytes per second.
+        /// Bytes per second; 0 for no limit.
         bytes_per_s: u64,
     },
-    /// Either: counters of this end as JSON, for the verdict.
+    /// Either: this end's clock readings as JSON, for the verdict.
     Counters(Vec<u8>),
-    /// The receiver that was started by the user: only these paths beneath the source are wanted.
+    /// Receiver that the user started: copy only these paths below the source.
     Paths {
-        /// A part of them, as `--files-from` names them.
+        /// The paths, in the form of `--files-from`, or a part of them.
         paths: Vec<Vec<u8>>,
-        /// Others follow.
+        /// Whether more paths follow.
         more: bool,
     },
-    /// Either, between the transports alone: how messages shall go, as JSON.
+    /// Either, between the transports only: how messages will travel, as JSON.
     Way(Vec<u8>),
-    /// Either, between the transports alone: what follows comes by the new connection.
+    /// Either, between the transports only: later messages come over the new connection.
     Switch,
     /// Sender: small files.
     Pack(Pack),
     /// Sender: a block of a big file.
     Block(Block),
-    /// Sender: blocks that are all hole.
+    /// Sender: blocks that are holes.
     Holes {
         /// The record's number, for its acknowledgement.
         sequence: u64,
         /// The entry's number.
         id: u64,
-        /// Which blocks.
+        /// The blocks.
         run: Run,
     },
-    /// Sender: these blocks are what the destination has in its old file.
+    /// Sender: these blocks equal those of the destination's old file.
     Same {
         /// The record's number, for its acknowledgement.
         sequence: u64,
         /// The entry's number.
         id: u64,
-        /// Which blocks.
+        /// The blocks.
         run: Run,
     },
-    /// Sender: all of this file is what the destination has.
+    /// Sender: the destination's file equals this one.
     Identical {
         /// The record's number, for its acknowledgement.
         sequence: u64,
         /// The entry's number.
         id: u64,
     },
-    /// Sender: this file was compared, and is not what the destination has.
+    /// Sender: this file was compared, and differs from the destination's.
     Differs {
         /// The record's number, for its acknowledgement.
         sequence: u64,
@@ -497,7 +498,7 @@ pub enum Message {
 }
 
 impl Message {
-    /// Bytes of content in it, as it travels.
+    /// Bytes of content in the message, as they travel.
     pub fn content_bytes(&self) -> usize {
         match self {
             Message::Pack(pack) => pack.payload.bytes().len(),
@@ -506,7 +507,7 @@ impl Message {
         }
     }
 
-    /// Whether it carries content, so that its order does not matter.
+    /// Whether it carries content, so that it may arrive in any order.
     pub fn is_data(&self) -> bool {
         matches!(
             self,

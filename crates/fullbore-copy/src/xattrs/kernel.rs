@@ -1,5 +1,5 @@
-//! `listxattrat` (Linux 6.13), for which there is no safe wrapper yet. Without it the names of a file's attributes
-//! are reached by a path through `/proc`, which costs three times as much and is needed for every file.
+//! `listxattrat` (Linux 6.13), which has no safe wrapper yet. Without it the names of a file's attributes need a path
+//! through `/proc`. That costs three times as much, and is needed for every file.
 
 #![allow(unsafe_code)]
 
@@ -10,14 +10,14 @@ use rustix::io::Errno;
 
 use crate::entry::NAME_BYTES;
 
-/// Its number, the same on all machines that Rust knows (`include/uapi/asm-generic/unistd.h`).
+/// Number of the system call, the same on all architectures that Rust supports (`include/uapi/asm-generic/unistd.h`).
 const LISTXATTRAT: libc::c_long = 465;
 
-/// The kernel has been found not to have it, or not to let us use it.
+/// Whether the kernel turned out not to have the call, or not to allow it.
 static MISSING: AtomicBool = AtomicBool::new(false);
 
-/// Lists the attributes of a name in an open directory; a symbolic link is not followed. Nothing where the
-/// kernel has no such call.
+/// Lists the attributes of a name in an open directory, without following a symbolic link. `None` if the kernel has no
+/// such call.
 pub(super) fn list_at(directory: BorrowedFd<'_>, name: &[u8], names: &mut [u8]) -> Option<Result<usize, Errno>> {
     if MISSING.load(Ordering::Relaxed) || name.len() > NAME_BYTES || name.contains(&0) {
         return None;

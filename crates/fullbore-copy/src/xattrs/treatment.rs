@@ -1,32 +1,33 @@
-//! What becomes of each extended attribute: one table, for listing, comparing, setting and removing.
+//! How a copy treats each extended attribute: one table, for listing, comparing, setting and removing.
 //!
-//! Some attributes are a second form of a property that has its own way in a copy, or hold what one machine or one
-//! file system says of itself: inode numbers, layouts, keyed hashes. Copied as bytes they bring back revoked rights,
-//! or name strangers. Both ends leave them alone, whatever the other end says.
+//! Some attributes duplicate a property that a copy handles separately. Others describe one machine or file system:
+//! inode numbers, layouts, keyed hashes. Copied as bytes, they restore revoked rights or refer to unrelated users. Both
+//! ends leave them alone, whatever the other end says.
 
-/// What becomes of an attribute.
+/// How a copy treats an attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Treatment {
-    /// An ACL: users and groups in it are found by their names.
+    /// An ACL: users and groups in it are mapped by name.
     Acl,
-    /// File capabilities: copied; the user that they may name is found by its name.
+    /// File capabilities: copied, with the user in them mapped by name.
     Capability,
-    /// Copied as bytes; removed where the source has none.
+    /// Copied as bytes; removed if the source does not have it.
     Copied,
-    /// Copied as bytes; stays where the source has none, as the destination's system sets it by itself.
+    /// Copied as bytes. Kept if the source does not have it, as the destination's system sets it by itself.
     SetOnly,
-    /// Neither listed, compared, set nor removed.
+    /// Not listed, compared, set or removed.
     LeftAlone,
 }
 
 use Treatment::{Acl, Capability, Copied, LeftAlone, SetOnly};
 
-/// The first pattern that matches decides; a star at its end stands for anything. The guide has the same table.
+/// Patterns of names, of which the first match decides. A star at the end matches anything. The guide has the same
+/// table.
 const TABLE: &[(&str, Treatment)] = &[
     ("system.posix_acl_access", Acl),
     ("system.posix_acl_default", Acl),
-    // Views of a file system's own: `nfs4_acl`, `nfs4_dacl`, `nfs4_sacl`, `richacl`, `cifs_acl`, `ntfs_acl`,
-    // `ntfs_attrib`, `smb3_acl`, and `sockprotoname` of sockets.
+    // File systems' own views: `nfs4_acl`, `nfs4_dacl`, `nfs4_sacl`, `richacl`, `cifs_acl`, `ntfs_acl`, `ntfs_attrib`,
+    // `smb3_acl`, and `sockprotoname` of sockets.
     ("system.*", LeftAlone),
     ("user.overlay.opaque", Copied),
     ("user.overlay.whiteout", Copied),
@@ -37,19 +38,19 @@ const TABLE: &[(&str, Treatment)] = &[
     ("user.overlay.*", LeftAlone),
     ("user.*", Copied),
     ("security.capability", Capability),
-    // Samba's ACL, with names that are the same on all machines of a domain.
+    // Samba's ACL; its names are the same on all machines of a domain.
     ("security.NTACL", Copied),
-    // A hash with a key of this machine, over the inode's number.
+    // A hash over the inode's number with a key of this machine.
     ("security.evm", LeftAlone),
-    // What restorecon(8) remembers of a run on this machine.
+    // restorecon(8) records its last run on this machine here.
     ("security.sehash", LeftAlone),
     ("security.restorecon_last", LeftAlone),
     // Labels of security modules (`selinux`, `SMACK64`, `apparmor`), and `ima`, the hash or signature of content.
     ("security.*", SetOnly),
-    // XFS: POSIX ACLs, capabilities and labels as they lie on the disk, with numbers of users; data of DMAPI.
+    // XFS: POSIX ACLs, capabilities and labels in their disk format, with user numbers; data of DMAPI.
     ("trusted.SGI_*", LeftAlone),
-    // overlayfs (`Documentation/filesystems/overlayfs.rst`): what a layer says of its names is content. The others
-    // hold file handles, and counts, of one file system.
+    // overlayfs (`Documentation/filesystems/overlayfs.rst`): these describe names of a layer, so they are content. The
+    // others have file handles and counts of one file system.
     ("trusted.overlay.opaque", Copied),
     ("trusted.overlay.whiteout", Copied),
     ("trusted.overlay.whiteouts", Copied),
@@ -57,7 +58,7 @@ const TABLE: &[(&str, Treatment)] = &[
     ("trusted.overlay.metacopy", Copied),
     ("trusted.overlay.protattr", Copied),
     ("trusted.overlay.*", LeftAlone),
-    // GlusterFS: which file of the volume this is, and which of its copies is behind.
+    // GlusterFS: the identity of a file in its volume, and the state of its replicas.
     ("trusted.gfid", LeftAlone),
     ("trusted.gfid2path.*", LeftAlone),
     ("trusted.pgfid.*", LeftAlone),
@@ -65,7 +66,7 @@ const TABLE: &[(&str, Treatment)] = &[
     ("trusted.afr.*", LeftAlone),
     ("trusted.ec.*", LeftAlone),
     ("trusted.bit-rot.*", LeftAlone),
-    // Lustre: on which servers the content lies, and which inode this is.
+    // Lustre: the servers that have the content, and the identity of the inode.
     ("trusted.lov", LeftAlone),
     ("trusted.lma", LeftAlone),
     ("trusted.lmv", LeftAlone),
@@ -88,18 +89,18 @@ const TABLE: &[(&str, Treatment)] = &[
 ];
 
 impl Treatment {
-    /// The treatment of an attribute, by its name.
+    /// The treatment of an attribute with this name.
     pub(crate) fn of(name: &[u8]) -> Treatment {
         let matches = |pattern: &str| match pattern.strip_suffix('*') {
             Some(prefix) => name.starts_with(prefix.as_bytes()),
             None => name == pattern.as_bytes(),
         };
-        // Attributes of users on JFS (`os2.`) and HFS+ (`osx.`), and what nobody knows: a destination that cannot
-        // have them says so.
+        // User attributes of JFS (`os2.`) and HFS+ (`osx.`), and unknown ones. A destination that does not support them
+        // reports that.
         TABLE.iter().find(|(pattern, _)| matches(pattern)).map_or(SetOnly, |(_, treatment)| *treatment)
     }
 
-    /// Whether it is listed, compared and set, where ACLs and other attributes are wished for or not.
+    /// Whether it is listed, compared and set. `acls` and `others` are the user's options.
     pub(crate) fn is_carried(self, acls: bool, others: bool) -> bool {
         match self {
             Acl => acls,
@@ -108,7 +109,7 @@ impl Treatment {
         }
     }
 
-    /// Whether it goes where the source has none.
+    /// Whether it is removed if the source does not have it.
     pub(crate) fn is_removed(self) -> bool {
         matches!(self, Acl | Capability | Copied)
     }

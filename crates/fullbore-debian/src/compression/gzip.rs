@@ -1,4 +1,4 @@
-//! gzip as zlib reads it for apt: several members, padding behind them, and plain text without any.
+//! gzip as zlib reads it for apt: several members with padding behind them, or plain text.
 
 use std::io::{self, BufRead, Read as _};
 
@@ -7,7 +7,7 @@ use flate2::bufread::GzDecoder;
 /// First byte of every member (RFC 1952). No text begins with it.
 const MAGIC: u8 = 0x1f;
 
-/// Decompresses members until something else follows, which is padding.
+/// Decompresses members until the input continues with other bytes, which are padding.
 pub(super) struct GzipDecoder<R: BufRead> {
     /// `None` only within a call of `read`.
     state: Option<State<R>>,
@@ -55,7 +55,7 @@ impl<R: BufRead> GzipDecoder<R> {
     }
 }
 
-/// The state by the next byte. The outcome has no count: nothing was read yet.
+/// The next state, by the next byte. The result has no count, because nothing was read yet.
 fn enter<R: BufRead>(mut input: R, is_first: bool) -> (State<R>, io::Result<Option<usize>>) {
     match input.fill_buf().map(|bytes| bytes.first().copied()) {
         Ok(Some(MAGIC)) => (State::Member(Box::new(GzDecoder::new(input))), Ok(None)),

@@ -1,9 +1,9 @@
 //! LZ4 frames, read up to their end mark.
 //!
-//! lz4_flex takes an end of input between two blocks for the end of the frame, and stops after one frame. To detect
-//! truncated files, the input is watched here: a frame is complete only when its end mark was read. As for `lz4 -d`,
-//! frames in a row are one file. Blocks have at most 4 MiB, which limits the memory; frames of the legacy kind (blocks
-//! of 8 MiB, no end mark) are refused.
+//! lz4_flex treats an end of input between two blocks as the end of the frame, and stops after one frame. To detect
+//! truncated files, the input is watched here: a frame is complete only once its end mark was read. As with `lz4 -d`,
+//! consecutive frames are one file. Blocks have at most 4 MiB, which limits the memory. Frames of the legacy kind
+//! (blocks of 8 MiB, no end mark) are refused.
 
 use std::io::{self, BufRead, Read};
 
@@ -45,7 +45,7 @@ impl<R: BufRead> Lz4Decoder<R> {
     }
 }
 
-/// Knows whether more was asked for than there is.
+/// Input that records whether a read met its end.
 struct Watched<R> {
     input: R,
     ended: bool,
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_of_the_lz4_program_of_every_kind_and_no_part_of_one() {
+    fn whole_frames_of_the_lz4_program_are_read_and_cut_ones_refused() {
         let content: Vec<u8> =
             (0..40_000).flat_map(|i: u32| format!("line {}\n", i % 7919 * 31).into_bytes()).collect();
         for options in

@@ -6,10 +6,10 @@ use std::io::{BufReader, Read as _};
 use super::{CONTROL_BYTES_MAX, Compression, DataMember, DebError, Proof, data};
 use crate::tar::{Entry, Kind, Reader};
 
-/// Members of one control archive. dpkg knows ten; packages bring a few of their own.
+/// Maximum number of members of a control archive. dpkg knows ten; packages add a few of their own.
 const FILES_MAX: usize = 256;
 
-/// A member, which dpkg puts into `var/lib/dpkg/info`.
+/// A member of the control archive, which dpkg stores in `var/lib/dpkg/info`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ControlFile {
     /// Name, such as `postinst` or `conffiles`.
@@ -35,7 +35,9 @@ impl Control {
     /// Decompresses and reads a whole `control.tar`.
     ///
     /// # Errors
-    /// A malformed archive, a member that is no regular file, an invalid or repeated name, no `control`.
+    /// [`DebError::Control`] if the archive is malformed; [`DebError::ControlFile`] for a member that is not a regular
+    /// file, or has an invalid or repeated name; [`DebError::Members`] without a `control`; [`DebError::Read`] if it
+    /// cannot be decompressed.
     pub fn read(packed: &[u8], compression: Compression) -> Result<Control, DebError> {
         let place = DataMember { offset: 0, bytes: packed.len() as u64, compression };
         let reader = data(packed, place, 1, Proof::Checksums)

@@ -5,13 +5,13 @@ use std::io::{self, BufRead, BufReader, Read};
 use super::{Compression, DataMember};
 use crate::compression::{Form, Reader};
 
-/// Memory of one decoder. `xz -9` and `lzma -9` need 65 MB; what claims more is no package.
+/// Memory limit of one decoder, in bytes. `xz -9` and `lzma -9` need 65 MB; data that claims more is not a package.
 const DECODER_BYTES: u64 = 128 << 20;
 
-/// Memory for decoding several xz blocks at once: beyond it, fewer blocks are.
+/// Memory limit for decoding several xz blocks at once, in bytes; beyond it, fewer blocks are decoded at once.
 const THREADED_BYTES: u64 = 1 << 30;
 
-/// Reads of the packed bytes. They come from the page cache: large enough that calls do not show.
+/// Size of reads of the packed bytes. They come from the page cache: large enough that calls take no measurable time.
 const PACKED_BYTES: usize = 256 << 10;
 
 /// Reader of the plain `data.tar`. It ends with the compressed stream.
@@ -72,7 +72,8 @@ impl<R: Read> DataReader<R> {
     /// Reads the rest of the member and returns the source, positioned after it.
     ///
     /// # Errors
-    /// The rest cannot be read, or the package ends before the member does.
+    /// The error of the source if the rest cannot be read; [`io::ErrorKind::UnexpectedEof`] if the package ends before
+    /// the member does.
     pub fn finish(self) -> io::Result<R> {
         let mut packed = match self.0 {
             Inner::Usual(reader) => reader.into_inner(),
@@ -97,11 +98,11 @@ impl<R: Read> Read for DataReader<R> {
     }
 }
 
-/// Whether an xz file has more than one block, judged by its first bytes and its size: the header of a block has its
-/// size if several threads compressed the file (xz file format 1.1, sections 2.1 and 3.1). `None` if the header has
-/// no size.
+/// Whether an xz file has more than one block, judged by its first bytes and its size. The header of a block has its
+/// size if several threads compressed the file (xz file format 1.1, sections 2.1 and 3.1). `None` if the header has no
+/// size.
 pub fn blocks_of_xz(first: &[u8], packed_bytes: u64) -> Option<bool> {
-    /// Stream header and footer, and what an index of one block needs at most.
+    /// Size of stream header and footer, and maximum size of an index of one block.
     const AROUND_BYTES: u64 = 12 + 12 + 64;
     let header = first.get(12..)?;
     let header_bytes = (u64::from(*header.first()?) + 1) * 4;

@@ -34,7 +34,7 @@ fn read(bytes: &[u8]) -> Result<Package, DebError> {
 }
 
 #[test]
-fn members_in_their_order() {
+fn members_are_read_in_their_order_only() {
     let control = tar(&[("control", CONTROL), ("postinst", b"#!/bin/sh\n")]);
     let sound = ar(&[
         ("debian-binary", b"2.0\n"),
@@ -90,7 +90,7 @@ fn control_members_are_plain_names() {
 
 /// What dpkg-deb builds is read, with every compressor that it has; several xz blocks as well.
 #[test]
-fn packages_of_dpkg_deb() {
+fn packages_of_dpkg_deb_are_read() {
     let directory = tempfile::tempdir().expect("a directory");
     let tree = directory.path().join("tree");
     std::fs::create_dir_all(tree.join("DEBIAN")).expect("directories");
@@ -131,7 +131,7 @@ fn packages_of_dpkg_deb() {
 }
 
 #[test]
-fn xz_of_several_blocks() {
+fn xz_of_several_blocks_is_read_by_any_number_of_threads() {
     let content: Vec<u8> = (0..3_000_000_u32).flat_map(|i| (i / 7).to_le_bytes()).collect();
     let stream = liblzma::stream::MtStreamBuilder::new().threads(2).block_size(1 << 20).preset(0).encoder();
     let mut encoder = liblzma::write::XzEncoder::new_stream(Vec::new(), stream.expect("an encoder"));
@@ -154,7 +154,7 @@ fn xz_of_several_blocks() {
 
 /// `data.tar.lzma` is what old packages have.
 #[test]
-fn lzma_alone() {
+fn members_in_lzma_alone_are_read() {
     let content = b"some text ".repeat(1000);
     let options = liblzma::stream::LzmaOptions::new_preset(1).expect("preset");
     let stream = liblzma::stream::Stream::new_lzma_encoder(&options).expect("an encoder");

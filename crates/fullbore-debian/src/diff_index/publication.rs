@@ -1,8 +1,8 @@
-//! Reading, extending and writing an `X.diff/Index` for an archive that publishes one.
+//! Reads, extends and writes an `X.diff/Index` for an archive that publishes one.
 //!
-//! A client needs SHA-256 only, in any order. A publisher keeps all existing entries: also SHA-1, for clients that use
-//! it (approx, python-debian), and the time at which a file was superseded, because it stays for a while for clients
-//! that are fetching it.
+//! A client needs only SHA-256, in any order. A publisher keeps all existing entries. It also keeps SHA-1, for clients
+//! that use it (approx, python-debian), and the time at which a file was superseded, because clients may still be
+//! fetching it.
 
 use std::collections::HashMap;
 use std::fmt::{self, Write as _};
@@ -13,7 +13,7 @@ use crate::deb822::{Deb822Error, Limits, Stanza, Stanzas};
 use crate::index::IndexError;
 use fullbore_digest::Sha256;
 
-/// Ends the name of a patch as it is served; apt reads no other form.
+/// Suffix of a patch as served; apt reads no other form.
 const DOWNLOAD_ENDING: &str = ".gz";
 
 /// A SHA-1 value. It names files in old protocols and verifies nothing.
@@ -71,12 +71,12 @@ impl ListedPatch {
     }
 }
 
-/// A file that no list names any longer.
+/// A file that is not in the lists any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OlderFile {
     /// File name in the directory of the `Index`.
     pub file: String,
-    /// When the lists dropped it, in Unix time in seconds.
+    /// Time at which the lists dropped it, Unix time in seconds.
     pub since_unix_s: i64,
 }
 
@@ -93,7 +93,7 @@ pub struct Publication {
     pub older: Vec<OlderFile>,
 }
 
-/// The names of the six lists of one set of patches: SHA-256, SHA-1.
+/// Names of the six lists of one set of patches: SHA-256, SHA-1.
 struct Fields {
     history: [&'static str; 2],
     patches: [&'static str; 2],
@@ -112,14 +112,15 @@ const UNMERGED: Fields = Fields {
     download: ["X-Unmerged-SHA256-Download", "X-Unmerged-SHA1-Download"],
 };
 
-/// Ours alone; apt and others pass over fields that they do not know.
+/// A field of fullbore; apt and others ignore unknown fields.
 const OLDER: &str = "X-Older-Files";
 
 impl Publication {
-    /// Parses an `Index` of any program.
+    /// Parses an `Index` written by any program.
     ///
     /// # Errors
-    /// A syntax error, no SHA-256 lists, lists that name different patches.
+    /// [`IndexError::Syntax`] if it is not a control file of one stanza; [`IndexError::Missing`] or
+    /// [`IndexError::Invalid`] without SHA-256 lists, or if the lists name different patches.
     pub fn parse(reader: impl Read) -> Result<Publication, IndexError> {
         let mut stanzas = Stanzas::new(reader, Limits::RELEASE);
         let Some(stanza) = stanzas.next()? else {
@@ -200,7 +201,7 @@ fn entry(listed: &Listed, hash: usize, name: Option<&str>) -> String {
     }
 }
 
-/// A set of patches, out of lists that must name the same ones in the same order.
+/// Builds a set of patches from lists that must have the same names in the same order.
 fn patches(stanza: &Stanza<'_>, fields: &Fields) -> Result<Vec<ListedPatch>, IndexError> {
     let history = listed(stanza, &fields.history)?;
     let patches = listed(stanza, &fields.patches)?;
@@ -222,7 +223,7 @@ fn patches(stanza: &Stanza<'_>, fields: &Fields) -> Result<Vec<ListedPatch>, Ind
     joined.collect()
 }
 
-/// One list by SHA-256, with SHA-1 where the other list has the same name and size.
+/// Reads a list of SHA-256, with SHA-1 if the other list has the same name and size.
 fn listed(stanza: &Stanza<'_>, fields: &[&'static str; 2]) -> Result<Vec<(String, Listed)>, IndexError> {
     let mut weak = HashMap::new();
     for line in lines(stanza, fields[1])? {
@@ -332,7 +333,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_panics(text in "(SHA(1|256)-(Current|Download|History|Patches)|X-Older-Files|X-Patch-Precedence: merged|: ?|\n|\n |[a-f0-9]{40}|[a-f0-9]{64}|[a-z0-9.]{1,9}| ){0,40}") {
+        fn arbitrary_input_never_panics(text in "(SHA(1|256)-(Current|Download|History|Patches)|X-Older-Files|X-Patch-Precedence: merged|: ?|\n|\n |[a-f0-9]{40}|[a-f0-9]{64}|[a-z0-9.]{1,9}| ){0,40}") {
             if let Ok(publication) = Publication::parse(text.as_bytes()) {
                 prop_assert!(Publication::parse(publication.render().as_bytes()).is_ok());
             }

@@ -1,6 +1,6 @@
-//! Joining steps: edits from state 0 to 1 and from 1 to 2 become edits from 0 to 2.
+//! Joins steps: edits from state 0 to 1 and from 1 to 2 become edits from 0 to 2.
 //!
-//! Both lists are read side by side in one pass over the lines of the middle state. Neighbours are joined in pairs
+//! Both lists are read in parallel, in one pass over the lines of the middle state. Neighbours are joined in pairs
 //! until one list is left, so each edit is visited once per level: O(hunks · log N) for N steps. Texts are not copied:
 //! a later step that removes a part of an earlier text shortens its slice.
 
@@ -16,8 +16,8 @@ impl Edits {
     /// Joins consecutive steps, oldest first, into one list of edits.
     ///
     /// # Errors
-    /// More than [`STEPS_MAX`] steps, or more than [`EDITS_MAX`] edits in the result. [`Splice`](super::Splice)
-    /// detects edits beyond the end of the file.
+    /// [`ScriptFault::TooLarge`] for more than [`STEPS_MAX`] steps, or more than
+    /// `EDITS_MAX` edits in the result. Only [`Splice`](super::Splice) can detect edits beyond the end of the file.
     pub fn chain(steps: Vec<Edits>) -> Result<Edits, ScriptError> {
         if steps.len() > STEPS_MAX {
             return Err(too_many_steps());
@@ -73,19 +73,19 @@ fn join(first: &List, second: &List, buffers: &[Bytes]) -> Result<List, ScriptEr
     Ok(list)
 }
 
-/// A walk along the state between two steps, made of lines of the old file and of new text.
+/// A pass over the state between two steps, which consists of lines of the old file and of new text.
 struct Walk<'l> {
     list: &'l List,
     buffers: &'l [Bytes],
     /// The next edit of the first step.
     next: usize,
-    /// Lines of the old file that are behind us.
+    /// Number of lines of the old file already passed.
     line: u64,
-    /// Lines of the middle state that are behind us.
+    /// Number of lines of the middle state already passed.
     middle: u64,
-    /// Slices of the edit begun last that lie before us.
+    /// Slices of the last begun edit that are still ahead.
     text: Range<usize>,
-    /// What is left of the first of them when a part has been used.
+    /// The rest of the first of these slices, if it was used in part.
     cut: Option<Slice>,
 }
 
@@ -188,12 +188,11 @@ impl Walk<'_> {
     }
 }
 
-/// Makes a list of edits from left to right; edits without an untouched line between them
-/// become one.
+/// Builds a list of edits from left to right. Edits without an untouched line between them become one.
 #[derive(Debug, Default)]
 pub(super) struct Builder {
     list: List,
-    /// The edit that is still extended.
+    /// The last edit, which may still be extended.
     open: Option<Edit>,
 }
 

@@ -1,4 +1,4 @@
-//! The edits between two states of an index.
+//! Finds the edits between two states of an index.
 //!
 //! The common beginning and end are skipped as bytes. The lines between are numbered, with one number for equal lines,
 //! and compared as numbers (`compare`). Memory: both texts, about 40 bytes per line between, and the new text of the
@@ -16,7 +16,7 @@ use super::script::has_lone_dot;
 use super::{EDITS_MAX, Edits, SCRIPT_BYTES_MAX};
 use compare::{Hunk, compare};
 
-/// Most lines of one text that can be compared: numbers of lines have 31 bits.
+/// Maximum number of lines of a text: line numbers have 31 bits.
 const LINES_MAX: usize = (i32::MAX - 1) as usize;
 
 /// Reason why no patch can express the difference.
@@ -98,14 +98,14 @@ pub fn generate(old: &[u8], new: &[u8]) -> Result<Edits, GenerateError> {
     Ok(builder.finish(vec![text]))
 }
 
-/// Whole lines that two texts have in common at their beginning.
+/// Whole lines at the beginning of both texts that are equal.
 struct Head {
     bytes: usize,
     lines: u64,
 }
 
-/// Bytes compared at once while looking for the first difference: the comparison is a vectorised
-/// one, the byte itself is then looked for in the block.
+/// Number of bytes compared at once while looking for the first difference. The comparison is vectorised; the differing
+/// byte is then looked for in the block.
 const COMPARE_BYTES: usize = 4 << 10;
 
 fn common_head(old: &[u8], new: &[u8]) -> Head {
@@ -117,7 +117,7 @@ fn common_head(old: &[u8], new: &[u8]) -> Head {
     Head { bytes, lines: memchr_iter(b'\n', &old[..bytes]).count() as u64 }
 }
 
-/// Bytes of whole lines that two texts have in common at their end.
+/// Number of bytes of whole lines at the end of both texts that are equal.
 fn common_tail(old: &[u8], new: &[u8]) -> usize {
     let equal_blocks =
         old.rchunks_exact(COMPARE_BYTES).zip(new.rchunks_exact(COMPARE_BYTES)).take_while(|(a, b)| a == b).count();
@@ -139,7 +139,7 @@ fn compare_lines(old: &[u8], new: &[u8]) -> Result<Vec<Hunk>, GenerateError> {
     if old_lines.max(new_lines) > LINES_MAX {
         return Err(GenerateError::TooLarge { what: "number of lines", limit: LINES_MAX });
     }
-    // Most lines are in both.
+    // Most lines are in both texts.
     let mut interner = Interner::new(old_lines.max(new_lines));
     let mut number = |text, lines| -> Vec<Token> {
         let mut tokens = Vec::with_capacity(lines);
@@ -152,7 +152,7 @@ fn compare_lines(old: &[u8], new: &[u8]) -> Result<Vec<Hunk>, GenerateError> {
     Ok(compare(&before, &after, different))
 }
 
-/// Where lines begin, asked for in ascending order.
+/// Positions of line starts, requested in ascending order.
 struct Lines<'t> {
     text: &'t [u8],
     line: usize,
@@ -171,7 +171,7 @@ impl Lines<'_> {
     }
 }
 
-/// Lines before the first lone dot; there is one.
+/// Number of lines before the first lone dot, which must exist.
 fn lone_dot(text: &[u8]) -> u64 {
     text.split(|byte| *byte == b'\n').take_while(|line| *line != b".").count() as u64
 }

@@ -1,11 +1,11 @@
 //! Ed scripts: a strict parser, and a writer of the format of `diff --ed`.
 //!
-//! The accepted subset is that of apt: `N[,M]` and `a`, `c` or `d`, from the end of the file to its beginning; after
-//! `a` and `c`, lines of text up to a single dot. A line of text that is a single dot cannot be written that way. For
-//! it `diff --ed` writes two dots and `s/.//`; this is read here but never written, because apt refuses it.
+//! The accepted subset is that of apt: `N[,M]` and `a`, `c` or `d`, from the end of the file to its beginning. After
+//! `a` and `c` follow lines of text up to a single dot. A text line that is a single dot cannot be written that way.
+//! For it `diff --ed` writes two dots and `s/.//`; this is read here but never written, because apt refuses it.
 //!
-//! Everything else is refused: the full index is always there to fetch instead. Each command is a complete line, so a
-//! truncated script is detected unless the cut is between two commands; its hash detects that.
+//! Everything else is refused, because the full index can always be fetched instead. Each command is a complete line,
+//! so a truncated script is detected unless the cut is between two commands; its hash detects that.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -17,11 +17,11 @@ use thiserror::Error;
 use super::chain::Builder;
 use super::{EDITS_MAX, Edits, LINE_MAX, SCRIPT_BYTES_MAX, STEPS_MAX};
 
-/// Longest command line: two numbers of 13 digits, a comma and a letter, and leading zeros that
-/// no generator writes.
+/// Longest command line, in bytes: two numbers of 13 digits, a comma and a letter, and leading zeros that no generator
+/// writes.
 const COMMAND_BYTES_MAX: usize = 64;
 
-/// Most ranges of text of one script: with `s/.//` in every command there are two of each.
+/// Maximum number of text ranges in a script: with `s/.//` in every command there are two of each.
 pub(super) const TEXTS_MAX: usize = 2 * EDITS_MAX;
 
 /// Error in a script, with its position.
@@ -52,13 +52,13 @@ impl std::error::Error for ScriptError {}
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ScriptFault {
-    /// A line is no command: `N[,M]` with `a`, `c` or `d`.
-    #[error("{command:?} is no patch command (N[,M] with a, c or d)")]
+    /// A line is not a command: `N[,M]` with `a`, `c` or `d`.
+    #[error("{command:?} is not a patch command (N[,M] with a, c or d)")]
     Command {
         /// The line, shortened and escaped.
         command: String,
     },
-    /// A line number exceeds [`LINE_MAX`].
+    /// A line number exceeds `LINE_MAX`.
     #[error("a line number beyond {LINE_MAX}")]
     Number,
     /// Line 0, which is valid in `0a` only.
@@ -100,7 +100,7 @@ pub enum ScriptFault {
 }
 
 impl ScriptFault {
-    /// As an error of no line in particular.
+    /// Makes an error that concerns no single line.
     pub(super) fn of_step(self, step: usize) -> ScriptError {
         ScriptError { step, line: 0, offset: 0, fault: self }
     }
@@ -108,21 +108,21 @@ impl ScriptFault {
 
 /// One command; texts are ranges of the script.
 struct Command {
-    /// Lines before the change.
+    /// Number of lines before the change.
     line: u64,
     removed: u64,
-    /// Of `(start, end)` in bytes; more than one only around `s/.//`.
+    /// Range of bytes; more than one per command only around `s/.//`.
     text: std::ops::Range<usize>,
 }
 
-/// What a command line says: lines before the change, lines that go, whether text follows.
+/// Meaning of a command line: lines before the change, lines to remove, whether text follows.
 type Head = (u64, u64, bool);
 
 impl Edits {
     /// Parses an uncompressed ed script, as `diff --ed` writes it.
     ///
     /// # Errors
-    /// Anything outside the subset, with line and offset.
+    /// A [`ScriptError`] with line and offset for anything outside the subset.
     pub fn parse(script: impl Into<Bytes>) -> Result<Edits, ScriptError> {
         let script = script.into();
         let mut parser = Parser { script: &script, at: 0, texts: Vec::new() };
@@ -161,8 +161,8 @@ impl Edits {
     /// Writes the edits as an ed script, like `diff --ed`: from the end to the start.
     ///
     /// # Errors
-    /// Errors of the writer. Kind `InvalidInput` for a new line that is a lone dot, which only a script with `s/.//`
-    /// can contain: apt could not read it.
+    /// The error of the writer, or [`io::ErrorKind::InvalidInput`] for a new line that is a lone dot. Only a script
+    /// with `s/.//` can contain one: apt could not read it.
     pub fn write_ed(&self, out: &mut impl Write) -> io::Result<()> {
         for edit in self.edits.iter().rev() {
             let (first, last) = (edit.line + 1, edit.end());
@@ -189,7 +189,7 @@ impl Edits {
     }
 }
 
-/// Whether one of these whole lines is a lone dot.
+/// Whether any of these whole lines is a lone dot.
 pub(super) fn has_lone_dot(text: &[u8]) -> bool {
     text.starts_with(b".\n") || memmem::find(text, b"\n.\n").is_some()
 }
@@ -202,8 +202,7 @@ struct Parser<'s> {
 }
 
 impl Parser<'_> {
-    /// The next command with its text. There is at least one byte left. An error comes with the
-    /// offset at which it is.
+    /// Reads the next command with its text; there must be at least one byte left. An error comes with its offset.
     fn command(&mut self) -> Result<Command, (usize, ScriptFault)> {
         let start = self.at;
         let line = self.line(COMMAND_BYTES_MAX);
@@ -216,7 +215,7 @@ impl Parser<'_> {
         Ok(Command { line, removed, text: first_text..self.texts.len() })
     }
 
-    /// The next line, without its newline.
+    /// Reads the next line, without its newline.
     fn line(&mut self, bytes_max: usize) -> Result<std::ops::Range<usize>, ScriptFault> {
         let start = self.at;
         let rest = &self.script[start..];
@@ -231,7 +230,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Lines of text up to a lone dot, and what `s/.//` adds to them.
+    /// Reads lines of text up to a lone dot, and further text after `s/.//`.
     fn text(&mut self) -> Result<(), (usize, ScriptFault)> {
         loop {
             let start = self.at;
@@ -281,7 +280,7 @@ impl Parser<'_> {
     }
 }
 
-/// `N[,M]` and a letter.
+/// Parses `N[,M]` and a letter.
 fn head(line: &[u8]) -> Result<Head, ScriptFault> {
     let Some((letter, numbers)) = line.split_last() else {
         return Err(unknown(line));
@@ -317,7 +316,7 @@ fn number(digits: &[u8], line: &[u8]) -> Result<u64, ScriptFault> {
     value.ok_or(ScriptFault::Number)
 }
 
-/// Characters of a wrong command that an error shows.
+/// Maximum number of bytes of a wrong command in an error.
 const SHOWN_BYTES: usize = 30;
 
 fn unknown(line: &[u8]) -> ScriptFault {
@@ -330,7 +329,7 @@ fn error_at(script: &[u8], offset: usize, fault: ScriptFault) -> ScriptError {
     ScriptError { step: 0, line, offset, fault }
 }
 
-/// Joining more steps than anybody publishes.
+/// The error for more steps than [`STEPS_MAX`].
 pub(super) fn too_many_steps() -> ScriptError {
     ScriptFault::TooLarge { what: "number of patches", limit: STEPS_MAX }.of_step(STEPS_MAX)
 }

@@ -1,7 +1,6 @@
-//! Applying edits in one streaming pass over the old file.
+//! Applies edits in one streaming pass over the old file.
 //!
-//! Line starts are found by counting newlines in whole blocks, and everything between two edits is passed on as one
-//! range.
+//! Line starts are found by counting newlines in whole blocks. Everything between two edits is passed on as one range.
 
 use std::ops::Range;
 
@@ -10,9 +9,9 @@ use thiserror::Error;
 
 use super::{Edit, Edits};
 
-/// Bytes in which newlines are counted before their positions are looked at. Small enough that
-/// the second look, which every edit needs, is short; large enough that calls do not show
-/// (measured: 1 to 16 KiB are alike).
+/// Size of the blocks in which newlines are counted before their positions are looked up. Small enough that the
+/// look-up, which every edit needs, is short; large enough that calls take no measurable time (measured: 1 to 16 KiB
+/// are alike).
 const COUNT_BYTES: usize = 4 << 10;
 
 /// A piece of the new file.
@@ -24,7 +23,7 @@ pub enum Piece<'a> {
     New(&'a [u8]),
 }
 
-/// The edits do not fit the old file.
+/// Why edits do not fit the old file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum SpliceError {
     /// An edit lies beyond the end of the file.
@@ -149,8 +148,8 @@ impl<'e> Splice<'e> {
         (self.rest, self.skip_to) = (rest, edit.end());
     }
 
-    /// How many bytes of `old` lie before the given line (all, if it is not reached); they are
-    /// counted as passed. The line is behind the present one.
+    /// Number of bytes of `old` before the given line (all of them, if it is not reached), which count as passed. The
+    /// line must be after the present one.
     fn advance(&mut self, old: &[u8], line: u64) -> usize {
         let mut at = 0;
         for block in old.chunks(COUNT_BYTES) {

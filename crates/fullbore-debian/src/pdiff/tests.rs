@@ -69,7 +69,7 @@ fn reference(old: &[u8], script: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_script_of_all_commands() {
+fn a_script_of_all_commands_is_applied() {
     let old = b"1\n2\n3\n4\n5\n6\n7\n";
     let script = "7a\nz\n.\n5,6c\ny\n.\n3d\n1,2c\nx\nw\n.\n0a\nfirst\n.\n";
     let edits = Edits::parse(script).expect("a script");
@@ -175,7 +175,7 @@ fn an_old_file_that_is_too_short_is_refused() {
 }
 
 #[test]
-fn a_last_line_without_newline() {
+fn nothing_is_appended_to_a_last_line_without_newline() {
     let with = |script: &str| apply(&Edits::parse(script.to_owned()).expect("a script"), b"1\n2\n3", 2);
     assert_eq!(with("1d\n").expect("fits"), b"2\n3");
     assert_eq!(with("3c\nx\n.\n").expect("fits"), b"1\n2\nx\n");

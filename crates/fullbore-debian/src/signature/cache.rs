@@ -9,7 +9,7 @@ use fullbore_digest::Sha256;
 /// Text of a successful check; `None` after a failed one.
 type Outcome = Arc<OnceLock<Option<SignedText>>>;
 
-/// Results by the hashes of the checked files. A run checks at most three files per suite, so no entry is ever
+/// Results, by the hashes of the checked files. A run checks at most three files per suite, so no entry is ever
 /// dropped.
 #[derive(Debug, Default)]
 pub(super) struct VerificationCache(Mutex<HashMap<Vec<Sha256>, Outcome>>);

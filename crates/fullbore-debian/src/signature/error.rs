@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use crate::clearsign::FrameFault;
 
-/// Error in verifying a signature.
+/// Why a signature was not accepted.
 #[derive(Debug, Error)]
 pub enum SignatureError {
     /// The keyrings have no key for the signature.
@@ -75,7 +75,7 @@ pub enum SignatureError {
     /// No program that verifies signatures is installed.
     #[error("cannot verify signatures: found no {}", .programs.join(" and no "))]
     NoProgram {
-        /// The programs that would do.
+        /// Names of the programs that would do.
         programs: Vec<String>,
     },
     /// A verifier cannot be started.
@@ -89,7 +89,7 @@ pub enum SignatureError {
     /// A verifier did not finish in time, or failed.
     #[error("{program} {what}: {messages}")]
     VerifierFailed {
-        /// Its name.
+        /// Name of the verifier.
         program: &'static str,
         /// Description of the failure.
         what: &'static str,
@@ -123,7 +123,7 @@ pub enum SignatureError {
     },
 }
 
-/// Keys for the end of a message; nothing without keys.
+/// Formats keys for the end of a message; empty without keys.
 fn named(words: &str, keys: &[String]) -> String {
     if keys.is_empty() { String::new() } else { format!("{words}{}", keys.join(", ")) }
 }

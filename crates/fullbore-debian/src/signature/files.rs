@@ -31,7 +31,7 @@ pub fn sweep(scratch: &Path) {
         let is_ours = entry.file_name().to_str().is_some_and(is_name_of_ours);
         // A symbolic link is not a directory here, and stays.
         if is_ours && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            // On an error only a few KB stay in our own directory.
+            // If it fails, only a few KB stay in our own directory.
             let _ = fs::remove_dir_all(entry.path());
         }
     }
@@ -80,7 +80,7 @@ impl CheckFiles {
         }
     }
 
-    /// Creates a file with this content; returns its path.
+    /// Creates a file with this content, and returns its path.
     pub(super) fn write(&self, name: &str, bytes: &[u8]) -> Result<PathBuf, SignatureError> {
         match &self.0 {
             Storage::Memory { descriptors, files } => {
@@ -109,7 +109,7 @@ impl CheckFiles {
         }
     }
 
-    /// Provides a keyring in the form that every verifier reads: binary, with an absolute path. The kind says whether
+    /// Provides a keyring in the form that every verifier reads: binary, with an absolute path. The kind shows whether
     /// only `gpgv` reads it.
     pub(super) fn keyring(&self, number: usize, key: &KeySource) -> Result<(PathBuf, KeyringKind), SignatureError> {
         let (name, text) = match key {
@@ -138,7 +138,7 @@ impl CheckFiles {
     }
 }
 
-/// A line of a key within a control file: ` .` stands for an empty one.
+/// Decodes a line of a key within a control file: ` .` stands for an empty one.
 fn unfold(line: &str) -> &str {
     match line.trim() {
         "." => "",
@@ -146,8 +146,8 @@ fn unfold(line: &str) -> &str {
     }
 }
 
-/// `None` where another program could not open such a file: without `/proc`, with another process's, or in a process that
-/// has changed its user. The kernel then gives that directory to root.
+/// `None` if another program could not open such a file: without `/proc`, with another process's `/proc`, or in a
+/// process that has changed its user. In the last case the kernel gives that directory to root.
 fn in_memory() -> Option<Storage> {
     let file = File::from(memfd_create("probe", MemfdFlags::CLOEXEC).ok()?);
     let descriptors = fs::canonicalize("/proc/self").ok()?.join("fd");
@@ -160,7 +160,7 @@ fn in_memory() -> Option<Storage> {
 
 fn directory(scratch: &Path) -> Result<PathBuf, SignatureError> {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
-    // A killed process with the same process ID can have left one behind.
+    // A killed process with the same process ID may have left one.
     for _ in 0..1000 {
         let number = COUNTER.fetch_add(1, Ordering::Relaxed);
         let path = scratch.join(format!("{PREFIX}{}-{number}", std::process::id()));
@@ -178,7 +178,7 @@ fn directory(scratch: &Path) -> Result<PathBuf, SignatureError> {
 impl Drop for CheckFiles {
     fn drop(&mut self) {
         if let Storage::Directory(path) = &self.0 {
-            // On an error only a few KB stay in our own directory.
+            // If it fails, only a few KB stay in our own directory.
             let _ = fs::remove_dir_all(path);
         }
     }

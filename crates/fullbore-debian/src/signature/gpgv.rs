@@ -1,4 +1,4 @@
-//! Checks by `gpgv`, which says what it found in status lines and writes the text that it verified to a file.
+//! Checks by `gpgv`, which reports its findings in status lines and writes the verified text to a file.
 
 use std::fs;
 use std::io::{self, Read};
@@ -24,8 +24,8 @@ pub(super) fn clearsigned(
     let output = files.output()?;
     let signers = run(check, &files, Some(&output), &[&input])?;
     let text = read_output(&output)?;
-    // gpgv skips everything that it does not take for a part of the message. The text in the checked frame must be
-    // the text that it verified; otherwise it is an attack.
+    // gpgv skips everything that it does not consider part of the message. The text in the checked frame must equal the
+    // text that it verified; otherwise it is an attack.
     if !same_lines(&text, expected) {
         return Err(SignatureError::Tampered("gpgv verified another text than the frame holds".to_owned()));
     }
@@ -61,19 +61,19 @@ fn run(
     }
     command.arg("--").args(inputs);
     let ended = run_bounded(command, check.program, NAME_OF_GPGV, check.time_limit)?;
-    // A write error is no statement about the signature.
+    // A write error says nothing about the signature.
     if ended.stderr.contains(NO_SPACE) {
         let source = io::ErrorKind::StorageFull.into();
         return Err(SignatureError::Scratch { path: check.scratch.to_owned(), source });
     }
     match ended.code {
-        // 1: a bad signature; 2: also "no key for a further signer". The status lines say which.
+        // 1: a bad signature; 2: also "no key for a further signer". The status lines show which.
         Some(0..=2) => judge(&ended.stdout, &ended.stderr, output.is_some()),
         _ => Err(failed("failed", &ended.stderr)),
     }
 }
 
-/// The signers of good signatures, if there are any and no signature is bad.
+/// The signers of good signatures, if there is at least one and no signature is bad.
 pub(super) fn judge(status: &str, messages: &str, clearsigned: bool) -> Result<Vec<Signer>, SignatureError> {
     let report = gpgv_status::read(status);
     // A detached signature must not contain text.

@@ -15,7 +15,7 @@ pub struct Signer {
 /// State of one signature.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SignatureState {
-    /// `NEWSIG`, and no verdict yet.
+    /// `NEWSIG` without a verdict so far.
     Unknown,
     /// `GOODSIG`, before `VALIDSIG`.
     Good,
@@ -95,7 +95,7 @@ pub(crate) fn read(status: &str) -> Report {
     report
 }
 
-/// Sets the state of the current signature; one that has a state already is followed by another.
+/// Sets the state of the current signature. If it has one already, a further signature begins.
 fn set_state(report: &mut Report, key: &str, state: SignatureState) {
     match report.signatures.last_mut() {
         Some(last) if last.state == SignatureState::Unknown => {
@@ -128,7 +128,7 @@ fn confirm(report: &mut Report, words: &[&str]) {
         return;
     };
     last.key = fingerprint.to_ascii_uppercase();
-    // 00 signs bytes, 01 text; other classes (of keys and certifications) sign no document.
+    // 00 signs bytes, 01 text; other classes (of keys and certifications) do not sign a document.
     if !matches!(*class, "00" | "01") {
         last.state = SignatureState::Error;
     } else if let Some(digest) = weak_digest(hash) {
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn good_and_valid() {
+    fn a_good_and_valid_signature_counts() {
         let status = format!("NEWSIG\nGOODSIG 0123456789ABCDEF Some One <x@y>\n{}", valid(10));
         assert_eq!(states(&status), [SignatureState::Valid(signer())]);
     }
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn weak_digests() {
+    fn weak_digests_are_named() {
         for (number, name) in [(1, "MD5"), (2, "SHA1"), (3, "RIPEMD160")] {
             let status = format!("NEWSIG\nGOODSIG 0123456789ABCDEF x\n{}", valid(number));
             assert_eq!(states(&status), [SignatureState::Weak(name)]);
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn several_signers_of_which_one_is_unknown() {
+    fn an_unknown_signer_hides_no_valid_one() {
         let status = format!(
             "NEWSIG\nERRSIG 0123456789ABCDEF 1 8 01 1700000000 9 {}\nNO_PUBKEY 0123456789ABCDEF\nNEWSIG\nGOODSIG FEDCBA9876543210 x\n{}",
             "C".repeat(40),
@@ -205,7 +205,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_panics(lines in prop::collection::vec("(\\[GNUPG:\\] )?(NEWSIG|GOODSIG|VALIDSIG|ERRSIG|BADSIG)( [A-F0-9]{0,4}){0,12}", 0..8)) {
+        fn arbitrary_input_never_panics(lines in prop::collection::vec("(\\[GNUPG:\\] )?(NEWSIG|GOODSIG|VALIDSIG|ERRSIG|BADSIG)( [A-F0-9]{0,4}){0,12}", 0..8)) {
             read(&lines.join("\n"));
         }
     }

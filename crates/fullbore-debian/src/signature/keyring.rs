@@ -1,4 +1,4 @@
-//! Reads keyring files, and tells which of them a verifier can use.
+//! Reads keyring files, and determines which of them a verifier can use.
 
 use std::fs;
 use std::io::{self, Read};
@@ -10,17 +10,18 @@ use crate::clearsign;
 /// Maximum size of a keyring that is read to detect armour, in bytes; Debian's whole keyring has 60 KB.
 const KEYRING_BYTES_MAX: u64 = 16 << 20;
 
-/// The beginning of every armoured block.
+/// Beginning of every armoured block.
 const ARMOUR: &[u8] = b"-----BEGIN PGP ";
 
-/// The number of a public key's packet (RFC 9580, section 5), with which a keyring begins.
+/// Packet type of a public key (RFC 9580, section 5), which begins a keyring.
 const PUBLIC_KEY: u8 = 6;
 
-/// Checks that a file is a keyring that `gpgv` and `sqv` can read beside others. One that they cannot read makes them refuse
-/// the keys of all the others, too. As apt does among its default keyrings, this refuses GnuPG's keybox.
+/// Checks that a file is a keyring that `gpgv` and `sqv` can read beside others. One unreadable keyring makes them
+/// reject the keys of all others. As apt does among its default keyrings, this refuses GnuPG's keybox.
 ///
 /// # Errors
-/// [`SignatureError::Keyring`] with the reason.
+/// [`SignatureError::Keyring`] if the file cannot be read, exceeds 16 MiB, is a keybox, or does not consist of whole
+/// OpenPGP packets that begin with a public key.
 pub fn check_keyring(path: &Path) -> Result<(), SignatureError> {
     let fault = |what: String| SignatureError::Keyring { keyring: path.display().to_string(), what };
     let mut bytes = read(path).map_err(|error| fault(error.to_string()))?;
@@ -34,7 +35,7 @@ pub fn check_keyring(path: &Path) -> Result<(), SignatureError> {
     }
 }
 
-/// The bytes of a keyring, up to a limit.
+/// Reads a keyring, up to a limit.
 pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     fs::File::open(path)?.take(KEYRING_BYTES_MAX).read_to_end(&mut bytes)?;
@@ -51,7 +52,7 @@ pub(super) fn is_keybox(bytes: &[u8]) -> bool {
     bytes.get(8..12) == Some(b"KBXf")
 }
 
-/// Why these bytes are no keyring of whole packets; `None` if they are one.
+/// Why these bytes are not a keyring of whole packets; `None` if they are.
 fn fault_of(bytes: &[u8]) -> Option<&'static str> {
     if bytes.is_empty() {
         return Some("is empty");
@@ -67,7 +68,7 @@ fn fault_of(bytes: &[u8]) -> Option<&'static str> {
             return Some("does not begin with a key");
         }
         is_first = false;
-        // Only packets of other kinds leave their length open. Their end would be a guess.
+        // Only packets of other kinds have an indeterminate length. Their end would be a guess.
         let length = packet.length?;
         let Some(behind) = rest.get(length..) else { return Some("is damaged: a packet is incomplete") };
         rest = behind;
@@ -75,14 +76,14 @@ fn fault_of(bytes: &[u8]) -> Option<&'static str> {
     None
 }
 
-/// The head of a packet.
+/// The header of a packet.
 struct Packet {
     number: u8,
-    /// Bytes of head and body; `None` if the length is left open.
+    /// Length of header and body, in bytes; `None` if it is indeterminate.
     length: Option<usize>,
 }
 
-/// Reads the head of a packet (RFC 9580, section 4.2); `None` if it is none.
+/// Parses the header of a packet (RFC 9580, section 4.2); `None` if it is malformed.
 fn packet(bytes: &[u8]) -> Option<Packet> {
     let first = *bytes.first()?;
     let big_endian = |from: usize, count: usize| {
@@ -92,7 +93,7 @@ fn packet(bytes: &[u8]) -> Option<Packet> {
     let closed = |number, head: usize, body: usize| Some(Packet { number, length: Some(head.checked_add(body)?) });
     match first {
         0..0x80 => None,
-        // The older format.
+        // The old packet format.
         0x80..0xc0 => {
             let number = first >> 2 & 0x0f;
             match first & 3 {

@@ -1,13 +1,13 @@
-//! Which algorithms `sqv` accepts: the policy that apt's method gives it, so that both trust the same signatures.
+//! The algorithms that `sqv` accepts: the policy that apt's method uses, so that both trust the same signatures.
 //!
-//! The first of these is used: `APT_SEQUOIA_CRYPTO_POLICY`, the system's file for apt, `SEQUOIA_CRYPTO_POLICY`, the
-//! system's file for all programs, and apt's own file, which accepts some algorithms longer than `sqv` alone would.
+//! The first existing one is used: `APT_SEQUOIA_CRYPTO_POLICY`, the system's file for apt, `SEQUOIA_CRYPTO_POLICY`, the
+//! system's file for all programs, and apt's own file. The last accepts some algorithms longer than `sqv` alone would.
 
 use std::ffi::OsString;
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// The variable through which `sqv` gets the path of a policy.
+/// The variable with the path of a policy for `sqv`.
 pub(super) const VARIABLE: &str = "SEQUOIA_CRYPTO_POLICY";
 
 /// A variable for apt alone.
@@ -17,7 +17,7 @@ const APT_VARIABLE: &str = "APT_SEQUOIA_CRYPTO_POLICY";
 const APT_FILES: [&str; 2] =
     ["/etc/crypto-policies/back-ends/apt-sequoia.config", "/var/lib/crypto-config/profiles/current/apt-sequoia.config"];
 
-/// Files for all programs; last, the file that comes with apt.
+/// Files for all programs; last, the file of apt's package.
 const FILES: [&str; 3] = [
     "/etc/crypto-policies/back-ends/sequoia.config",
     "/var/lib/crypto-config/profiles/current/sequoia.config",
@@ -34,7 +34,7 @@ pub struct PolicyVariables {
 }
 
 impl PolicyVariables {
-    /// Reads variables by this function.
+    /// Reads the variables with this function.
     pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> PolicyVariables {
         let path = |name: &str| lookup(name).map(OsString::from);
         PolicyVariables { apt: path(APT_VARIABLE), all: path(VARIABLE) }
@@ -43,8 +43,8 @@ impl PolicyVariables {
 
 static VARIABLES: OnceLock<PolicyVariables> = OnceLock::new();
 
-/// Sets what the environment says about the policy. The program calls this at its start, because a library does not
-/// read the environment. It holds for all verifiers of the process, as the variables do; a second call changes nothing.
+/// Sets the environment's policy variables. The program calls this at its start, because a library does not read the
+/// environment. It applies to all verifiers of the process, as the variables do; a second call changes nothing.
 pub fn set_policy_variables(variables: PolicyVariables) {
     let _ = VARIABLES.set(variables);
 }
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn in_the_order_of_apt() {
+    fn policies_are_looked_for_in_apts_order() {
         let none = PolicyVariables::default();
         let chosen = |variables: &PolicyVariables, files: &[&str]| {
             choose(variables, |path| files.contains(&path)).and_then(|path| path.into_string().ok())

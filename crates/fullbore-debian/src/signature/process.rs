@@ -1,4 +1,4 @@
-//! Running a verifier with a time limit and a limit on its output.
+//! Runs a verifier with a time limit and a limit on its output.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -11,7 +11,7 @@ use super::SignatureError;
 /// Maximum size of each output of a verifier, in bytes; a signature takes a few hundred bytes.
 const OUTPUT_BYTES_MAX: u64 = 1 << 20;
 
-/// The end of a verifier that ran to its end.
+/// Result of a verifier that ran to its end.
 pub(super) struct Ended {
     /// Exit code; `None` after a signal.
     pub code: Option<i32>,
@@ -67,7 +67,7 @@ fn read_in_thread(stream: Option<impl Read + Send + 'static>) -> mpsc::Receiver<
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(stream) = stream {
-            // Output before a read error is used; without the rest the check fails.
+            // Output before a read error is used; without the rest, the check fails.
             let _ = stream.take(OUTPUT_BYTES_MAX).read_to_end(&mut bytes);
         }
         let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());

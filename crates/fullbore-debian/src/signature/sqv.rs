@@ -1,8 +1,8 @@
 //! Checks by `sqv`, which prints the primary fingerprints of good signatures, and messages for people about the others.
 //!
-//! `sqv` gets a file and a detached signature in every case, as apt's own method gives them to it. A clear-signed file
-//! is split here, after the check of its frame; the text that is returned is the text that `sqv` read. Every version
-//! takes files in this form, and no two programs can disagree on where the signed text begins.
+//! `sqv` always gets a file and a detached signature, as from apt's own method. A clear-signed file is split here,
+//! after the check of its frame; the returned text is the text that `sqv` read. Every version accepts files in this
+//! form, and no two programs can disagree on where the signed text begins.
 
 use std::process::Command;
 
@@ -23,8 +23,8 @@ pub(super) fn clearsigned(
     Ok((text, signers))
 }
 
-/// The bytes that a clear-text signature covers (RFC 9580, section 7.2): no white space at the ends of lines, and no
-/// newline at the end of the text. `sqv` itself hashes line ends as CR LF.
+/// Returns the bytes that a clear-text signature covers (RFC 9580, section 7.2): no white space at the ends of lines,
+/// and no newline at the end of the text. `sqv` itself hashes line ends as CR LF.
 fn signed_form(text: &str) -> String {
     let text = text.strip_suffix('\n').unwrap_or(text);
     let lines = text.split('\n').map(|line| line.trim_end_matches([' ', '\t']));
@@ -47,7 +47,7 @@ pub(super) fn detached(check: &Check<'_>, release: &[u8], signature: &str) -> Re
         }
         command.arg("--keyring").arg(path);
     }
-    // The form without `--signature-file`, which version 1.1 does not know. Later ones keep it for apt.
+    // The form without `--signature-file`, which version 1.1 does not have. Later versions keep this form for apt.
     command.args([&signature, &data]);
     // Otherwise every error ends with an unreadable trace.
     command.env("RUST_BACKTRACE", "0");
@@ -57,7 +57,7 @@ pub(super) fn detached(check: &Check<'_>, release: &[u8], signature: &str) -> Re
     judge(&run_bounded(command, check.program, NAME_OF_SQV, check.time_limit)?)
 }
 
-/// The signers of good signatures. The exit code alone says whether there are any.
+/// The signers of good signatures. Only the exit code decides whether there are any.
 fn judge(ended: &Ended) -> Result<Vec<Signer>, SignatureError> {
     let failed =
         |what, output: &str| SignatureError::VerifierFailed { program: NAME_OF_SQV, what, messages: shorten(output) };
@@ -79,11 +79,11 @@ fn is_fingerprint(line: &str) -> bool {
     matches!(line.len(), 40 | 64) && line.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Digests that apt refuses, as `sqv` writes them, and as gpgv does.
+/// Digests that apt refuses, in the spelling of `sqv` and of gpgv.
 const WEAK_DIGESTS: [(&str, &str); 3] = [("MD5", "MD5"), ("SHA1", "SHA1"), ("RipeMD160", "RIPEMD160")];
 
-/// The error behind the messages of a failed check. They are for people and may change, so they decide only about the
-/// words of the error. `None`: not understood.
+/// The error behind the messages of a failed check. They are for people and may change, so they only affect the
+/// wording. `None` if they are not understood.
 fn refusal(messages: &str) -> Option<SignatureError> {
     let (mut missing, mut revoked, mut expired) = (Vec::new(), Vec::new(), None::<Vec<String>>);
     let (mut bad, mut weak, mut other) = (false, None, false);
@@ -122,7 +122,7 @@ fn refusal(messages: &str) -> Option<SignatureError> {
     }
 }
 
-/// Lines in groups that each begin with a line without indentation.
+/// Groups lines; each group begins with a line without indentation.
 fn in_blocks(messages: &str) -> Vec<Vec<&str>> {
     let mut blocks: Vec<Vec<&str>> = Vec::new();
     for line in messages.lines().filter(|line| !line.trim().is_empty()) {
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_that_are_signed() {
+    fn blanks_at_line_ends_are_not_signed() {
         for (text, signed) in [("a \nb\t \n", "a\nb"), ("\n", ""), ("a\n\n\n", "a\n\n"), ("a\u{a0}\n", "a\u{a0}")] {
             assert_eq!(signed_form(text), signed);
         }

@@ -40,19 +40,19 @@ macro_rules! with_verifier {
 
 with_every_verifier! {
     a_good_signature_gives_the_text
-    keys_in_every_form
-    several_keyrings
-    subkeys
-    bytes_outside_the_signature
-    line_ends_of_windows
-    white_space_at_the_ends_of_lines
-    signed_data_that_is_not_clear_text
+    keys_of_every_form_are_taken
+    keys_of_several_keyrings_count
+    the_primary_key_names_its_subkeys
+    bytes_outside_the_signature_are_refused
+    line_ends_of_windows_change_no_clear_text
+    white_space_at_the_ends_of_lines_is_not_signed
+    signed_data_that_is_not_clear_text_is_refused
     another_mirror_signs_with_another_key
-    weak_digests
-    expired_keys
-    a_signature_of_tomorrow
-    revoked_keys
-    detached_signatures
+    weak_digests_are_refused
+    a_key_that_expired_before_it_signed_is_refused
+    a_signature_of_tomorrow_is_left_to_the_verifier
+    revoked_keys_are_refused
+    detached_signatures_cover_every_byte
     the_same_files_are_checked_once_unless_that_fails
     a_missing_or_hanging_verifier_is_told_apart
 }
@@ -163,7 +163,7 @@ fn a_good_signature_gives_the_text(lab: &Lab) {
     assert_eq!(signed.signers()[0].primary, fingerprint);
 }
 
-fn keys_in_every_form(lab: &Lab) {
+fn keys_of_every_form_are_taken(lab: &Lab) {
     let fingerprint = lab.key("one", "never");
     let message = lab.clearsign(TEXT, &["-u", "one"]);
     let armour = String::from_utf8(lab.gpg(&["--armor", "--export", "one"], b"")).expect("ASCII");
@@ -191,7 +191,7 @@ fn keys_in_every_form(lab: &Lab) {
     }
 }
 
-fn several_keyrings(lab: &Lab) {
+fn keys_of_several_keyrings_count(lab: &Lab) {
     for name in ["one", "two", "three"] {
         lab.key(name, "never");
     }
@@ -208,7 +208,7 @@ fn several_keyrings(lab: &Lab) {
 
 /// A signing subkey, as archives use: `Signed-By` may name the primary key. sqv does not name the subkey, so with it
 /// `Signed-By` cannot select one, and nothing is accepted in its place.
-fn subkeys(lab: &Lab) {
+fn the_primary_key_names_its_subkeys(lab: &Lab) {
     lab.gpg(&["--quick-generate-key", "archive", "ed25519", "cert", "never"], b"");
     let fingerprints = || {
         let listing = lab.gpg(&["--with-colons", "--list-keys", "archive"], b"");
@@ -240,7 +240,7 @@ fn subkeys(lab: &Lab) {
     }
 }
 
-fn bytes_outside_the_signature(lab: &Lab) {
+fn bytes_outside_the_signature_are_refused(lab: &Lab) {
     lab.key("one", "never");
     let verifier = lab.verifier(vec![lab.keyring("one.gpg", &["one"])]);
     let message = String::from_utf8(lab.clearsign(TEXT, &["-u", "one"])).expect("ASCII");
@@ -275,7 +275,7 @@ fn bytes_outside_the_signature(lab: &Lab) {
 }
 
 /// They are no part of what a clear-text signature covers.
-fn line_ends_of_windows(lab: &Lab) {
+fn line_ends_of_windows_change_no_clear_text(lab: &Lab) {
     lab.key("one", "never");
     let verifier = lab.verifier(vec![lab.keyring("one.gpg", &["one"])]);
     let expected = verifier.verify_inrelease(&lab.clearsign(TEXT, &["-u", "one"])).expect("good").as_str().to_owned();
@@ -296,7 +296,7 @@ fn line_ends_of_windows(lab: &Lab) {
 }
 
 /// A clear-text signature does not cover it, so it must not reach the text that is parsed.
-fn white_space_at_the_ends_of_lines(lab: &Lab) {
+fn white_space_at_the_ends_of_lines_is_not_signed(lab: &Lab) {
     lab.key("one", "never");
     let verifier = lab.verifier(vec![lab.keyring("one.gpg", &["one"])]);
     for (text, signed) in
@@ -312,7 +312,7 @@ fn white_space_at_the_ends_of_lines(lab: &Lab) {
     }
 }
 
-fn signed_data_that_is_not_clear_text(lab: &Lab) {
+fn signed_data_that_is_not_clear_text_is_refused(lab: &Lab) {
     lab.key("one", "never");
     let verifier = lab.verifier(vec![lab.keyring("one.gpg", &["one"])]);
     // A message that carries its own text, given as the detached signature of another text.
@@ -335,7 +335,7 @@ fn another_mirror_signs_with_another_key(lab: &Lab) {
     assert_eq!(verifier.verify_inrelease(&both).expect("one of two").signers().len(), 1);
 }
 
-fn weak_digests(lab: &Lab) {
+fn weak_digests_are_refused(lab: &Lab) {
     lab.key("weak", "never");
     let verifier = lab.verifier(vec![lab.keyring("weak.gpg", &["weak"])]);
     for weak in ["MD5", "SHA1", "RIPEMD160"] {
@@ -349,7 +349,7 @@ fn weak_digests(lab: &Lab) {
     }
 }
 
-fn expired_keys(lab: &Lab) {
+fn a_key_that_expired_before_it_signed_is_refused(lab: &Lab) {
     let (then, later) = (["--faked-system-time", "20200101T000000!"], ["--faked-system-time", "20200301T000000!"]);
     lab.gpg(&[&then[..], &["--quick-generate-key", "old", "ed25519", "sign", "2020-02-01"]].concat(), b"");
     let before = lab.clearsign(TEXT, &[&then[..], &["-u", "old"]].concat());
@@ -369,7 +369,7 @@ fn expired_keys(lab: &Lab) {
 }
 
 /// The caller compares the `Date` of the Release with the clock. sqv refuses by itself.
-fn a_signature_of_tomorrow(lab: &Lab) {
+fn a_signature_of_tomorrow_is_left_to_the_verifier(lab: &Lab) {
     lab.key("one", "never");
     let tomorrow = jiff::Timestamp::now().as_second() + 86_400;
     let message = lab.clearsign(TEXT, &["--faked-system-time", &format!("{tomorrow}!"), "-u", "one"]);
@@ -379,7 +379,7 @@ fn a_signature_of_tomorrow(lab: &Lab) {
     }
 }
 
-fn revoked_keys(lab: &Lab) {
+fn revoked_keys_are_refused(lab: &Lab) {
     let revoked = lab.key("revoked", "never");
     let message = lab.clearsign(TEXT, &["-u", "revoked"]);
     let certificate =
@@ -391,7 +391,7 @@ fn revoked_keys(lab: &Lab) {
 }
 
 #[test]
-fn what_stands_beside_a_good_signature() {
+fn only_a_bad_signature_spoils_a_good_one() {
     let (good, other) = ("A".repeat(40), "0123456789ABCDEF");
     let judge = |line: &str| {
         let status = format!(
@@ -417,7 +417,7 @@ fn what_stands_beside_a_good_signature() {
     assert!(matches!(super::gpgv::judge("", "", true), Err(SignatureError::NoSignature)));
 }
 
-fn detached_signatures(lab: &Lab) {
+fn detached_signatures_cover_every_byte(lab: &Lab) {
     lab.key("one", "never");
     let verifier = lab.verifier(vec![lab.keyring("one.gpg", &["one"])]);
     let signature = lab.gpg(&["-u", "one", "--armor", "--detach-sign", "--output", "-"], TEXT.as_bytes());

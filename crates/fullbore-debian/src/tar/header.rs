@@ -2,13 +2,13 @@
 
 use super::{BLOCK_BYTES, Entry, Kind, TarError};
 
-/// Largest accepted owner, mode or device number: that of dpkg.
+/// Largest accepted owner, mode or device number, as in dpkg.
 const NUMBER_MAX: u64 = i32::MAX as u64;
 
-/// Format of a header, which decides on its fields.
+/// Format of a header, which determines its fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Format {
-    /// Before POSIX: no prefix, no names of owners.
+    /// Before POSIX: no prefix, no owner names.
     #[default]
     Old,
     /// POSIX.1-1988; pax archives have it as well.
@@ -17,7 +17,7 @@ pub enum Format {
     Gnu,
 }
 
-/// Names from entries of their own (GNU types `L` and `K`).
+/// Names from preceding entries (GNU types `L` and `K`).
 #[derive(Debug, Default)]
 pub(super) struct LongNames {
     pub name: Option<Vec<u8>>,
@@ -44,7 +44,7 @@ impl Raw {
         // The sum of unsigned bytes, with the checksum field as spaces.
         let sum: u32 = block.iter().map(|byte| u32::from(*byte)).sum();
         let field: u32 = block[148..156].iter().map(|byte| u32::from(*byte)).sum();
-        let expected = octal(&block[148..156]).ok_or_else(|| wrong("the checksum is no number"))?;
+        let expected = octal(&block[148..156]).ok_or_else(|| wrong("the checksum is not a number"))?;
         if u64::from(sum - field + 8 * u32::from(b' ')) != expected {
             return Err(wrong("the checksum of the header is wrong"));
         }
@@ -54,12 +54,12 @@ impl Raw {
             _ => Format::Old,
         };
         let size = unsigned(&block[124..136]).filter(|size| i64::try_from(*size).is_ok());
-        let size = size.ok_or_else(|| wrong("the size is no number"))?;
-        // Headers for the next entry have these fields as well, and dpkg checks them.
-        for (range, what) in [(108..116, "the owner is no number"), (116..124, "the group is no number")] {
+        let size = size.ok_or_else(|| wrong("the size is not a number"))?;
+        // Headers that describe the next entry have these fields as well, and dpkg checks them.
+        for (range, what) in [(108..116, "the owner is not a number"), (116..124, "the group is not a number")] {
             unsigned(&block[range]).filter(|value| *value <= NUMBER_MAX).ok_or_else(|| wrong(what))?;
         }
-        signed(&block[136..148]).ok_or_else(|| wrong("the time is no number"))?;
+        signed(&block[136..148]).ok_or_else(|| wrong("the time is not a number"))?;
         if matches!(block[156], b'L' | b'K') && block[0] == 0 {
             return Err(wrong("no name"));
         }
@@ -108,15 +108,15 @@ impl Raw {
                 .map(|value| value as u32)
                 .ok_or_else(|| wrong(what))
         };
-        entry.mode = number(100..108, "the mode is no number")? & 0o7777;
-        entry.uid = number(108..116, "the owner is no number")?;
-        entry.gid = number(116..124, "the group is no number")?;
-        entry.mtime_s = signed(&block[136..148]).ok_or_else(|| wrong("the time is no number"))?;
+        entry.mode = number(100..108, "the mode is not a number")? & 0o7777;
+        entry.uid = number(108..116, "the owner is not a number")?;
+        entry.gid = number(116..124, "the group is not a number")?;
+        entry.mtime_s = signed(&block[136..148]).ok_or_else(|| wrong("the time is not a number"))?;
         entry.mtime_ns = 0;
         entry.device = match entry.kind {
             Kind::CharacterDevice | Kind::BlockDevice => (
-                number(329..337, "the device's major is no number")?,
-                number(337..345, "the device's minor is no number")?,
+                number(329..337, "the device's major is not a number")?,
+                number(337..345, "the device's minor is not a number")?,
             ),
             _ => (0, 0),
         };
@@ -156,12 +156,12 @@ pub(super) fn finish_path(entry: &mut Entry) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Up to the first NUL byte.
+/// The field up to the first NUL byte.
 fn text(field: &[u8]) -> &[u8] {
     &field[..memchr::memchr(0, field).unwrap_or(field.len())]
 }
 
-/// Spaces, octal digits, then only spaces and NUL bytes.
+/// Parses spaces, octal digits, then only spaces and NUL bytes.
 pub(super) fn octal(field: &[u8]) -> Option<u64> {
     let start = field.iter().position(|byte| *byte != b' ')?;
     let field = &field[start..];
@@ -175,7 +175,7 @@ pub(super) fn octal(field: &[u8]) -> Option<u64> {
     })
 }
 
-/// Octal, or two's complement in base 256 when the first byte is 0x80 or 0xff (GNU).
+/// Parses octal, or two's complement in base 256 if the first byte is 0x80 or 0xff (GNU).
 pub(super) fn signed(field: &[u8]) -> Option<i64> {
     let (first, rest) = field.split_first()?;
     let negative = match first {

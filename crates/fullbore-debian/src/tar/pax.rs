@@ -3,27 +3,27 @@
 use super::{Entry, TarError, sparse};
 use crate::release::parse_size as decimal;
 
-/// Attributes of one file that are taken. File systems have room for a few dozen.
+/// Maximum number of attributes of one file. File systems have room for a few dozen.
 const ATTRIBUTES_MAX: usize = 256;
 
-/// Memory of a record beside what is in it: two vectors and their allocations, about.
+/// Approximate memory of a record beside its content: two vectors and their allocations.
 const RECORD_BYTES: usize = 64;
 
 const ATTRIBUTE: &[u8] = b"SCHILY.xattr.";
 
-/// The records of one or several headers, in their order.
+/// The records of one or several headers, in order.
 #[derive(Debug, Default)]
 pub(super) struct Records {
     records: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// What records say of a file with holes.
+/// Description of a sparse file in its records.
 #[derive(Debug)]
 pub(super) struct Sparse {
-    /// Length of the whole file.
+    /// Length of the whole file, in bytes.
     pub size: u64,
     pub name: Option<Vec<u8>>,
-    /// `None`: the map lies before the content (format 1.0).
+    /// `None` if the map precedes the content (format 1.0).
     pub segments: Option<Vec<(u64, u64)>>,
 }
 
@@ -32,12 +32,12 @@ impl Records {
         self.records.is_empty()
     }
 
-    /// Memory held, about.
+    /// Approximate memory in use, in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.records.iter().map(|(key, value)| (RECORD_BYTES + key.len() + value.len()) as u64).sum()
     }
 
-    /// How many.
+    /// Number of records.
     pub(super) fn count(&self) -> usize {
         self.records.len()
     }
@@ -67,7 +67,7 @@ impl Records {
         Ok(())
     }
 
-    /// Puts what the records say into the entry; `stored` is its size in the archive.
+    /// Applies the records to the entry; `stored` is its size in the archive.
     pub(super) fn apply(&self, entry: &mut Entry, stored: &mut u64, offset: u64) -> Result<(), TarError> {
         let wrong = |what| TarError::Malformed { offset, what };
         let number = |value: &[u8], what| decimal(value).ok_or_else(|| wrong(what));
@@ -82,17 +82,17 @@ impl Records {
                 b"path" => entry.path.clone_from(value),
                 b"linkpath" => entry.link.clone_from(value),
                 b"size" => {
-                    *stored = number(value, "a pax size that is no number")?;
+                    *stored = number(value, "a pax size that is not a number")?;
                     if i64::try_from(*stored).is_err() {
                         return Err(wrong("a pax size beyond any file"));
                     }
                 }
-                b"uid" => entry.uid = id(value, "a pax owner that is no number")?,
-                b"gid" => entry.gid = id(value, "a pax group that is no number")?,
+                b"uid" => entry.uid = id(value, "a pax owner that is not a number")?,
+                b"gid" => entry.gid = id(value, "a pax group that is not a number")?,
                 b"uname" => entry.user.clone_from(value),
                 b"gname" => entry.group.clone_from(value),
                 b"mtime" => {
-                    let time = time(value).ok_or_else(|| wrong("a pax time that is no number"))?;
+                    let time = time(value).ok_or_else(|| wrong("a pax time that is not a number"))?;
                     (entry.mtime_s, entry.mtime_ns) = time;
                 }
                 _ => {
@@ -110,14 +110,14 @@ impl Records {
         Ok(())
     }
 
-    /// The GNU sparse formats 0.0, 0.1 and 1.0.
+    /// Reads the GNU sparse formats 0.0, 0.1 and 1.0.
     pub(super) fn sparse(&self, offset: u64) -> Result<Option<Sparse>, TarError> {
         let wrong = |what| TarError::Malformed { offset, what };
         let (mut size, mut name, mut map, mut major) = (None, None, None, None);
         let mut single = Vec::new();
         for (key, value) in &self.records {
             let Some(key) = key.strip_prefix(b"GNU.sparse.") else { continue };
-            let number = || decimal(value).ok_or_else(|| wrong("a sparse record that is no number"));
+            let number = || decimal(value).ok_or_else(|| wrong("a sparse record that is not a number"));
             match key {
                 b"size" | b"realsize" => size = Some(number()?),
                 b"name" => name = Some(value.clone()),
@@ -130,7 +130,7 @@ impl Records {
                 b"map" => {
                     let numbers = value.split(|byte| *byte == b',').map(decimal).collect::<Option<Vec<_>>>();
                     let numbers = numbers.filter(|numbers| numbers.len() % 2 == 0);
-                    let numbers = numbers.ok_or_else(|| wrong("a sparse map that is no list of pairs"))?;
+                    let numbers = numbers.ok_or_else(|| wrong("a sparse map that is not a list of pairs"))?;
                     map = Some(numbers.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect::<Vec<_>>());
                 }
                 _ => {}
@@ -156,7 +156,7 @@ impl Records {
     }
 }
 
-/// Seconds since 1970 with a fraction; what lies beyond nanoseconds is cut off, towards the past.
+/// Parses seconds since 1970 with a fraction; digits beyond nanoseconds are cut off, towards the past.
 fn time(text: &[u8]) -> Option<(i64, u32)> {
     let (negative, text) = match text.strip_prefix(b"-") {
         Some(rest) => (true, rest),

@@ -1,16 +1,16 @@
-//! Maps of sparse files: the ranges of the file that the archive has.
+//! Maps of sparse files: the ranges of a file that the archive contains.
 
 use super::header::unsigned;
 use super::{BLOCK_BYTES, TarError};
 use crate::release::parse_size as decimal;
 
-/// Segments of one file that are taken; 4 MiB of memory. A guess: a disk image of 1 TB has fewer.
+/// Maximum number of segments of one file; 4 MiB of memory. A guess: a disk image of 1 TB has fewer.
 pub(super) const SEGMENTS_MAX: usize = 1 << 18;
 
 type Segments = Vec<(u64, u64)>;
 
-/// The map of GNU's old format: four segments in the header, more in blocks behind it.
-/// Also the size of the whole file.
+/// Reads the map of GNU's old format: four segments in the header, more in blocks behind it. Also returns the size of
+/// the whole file.
 pub(super) fn old_gnu(
     header: &[u8; BLOCK_BYTES],
     offset: u64,
@@ -43,8 +43,8 @@ pub(super) fn old_gnu(
     Ok((segments, size))
 }
 
-/// The map of pax format 1.0: decimal numbers, one in a line, in blocks before the content.
-/// Also the number of those blocks.
+/// Reads the map of pax format 1.0: decimal numbers, one per line, in blocks before the content. Also returns the
+/// number of those blocks.
 pub(super) fn leading_map(
     offset: u64,
     mut next: impl FnMut() -> Result<[u8; BLOCK_BYTES], TarError>,
@@ -83,7 +83,7 @@ pub(super) fn leading_map(
     }
 }
 
-/// Segments have to be in order and apart, within the file, and together as long as what is stored.
+/// Checks that segments are in order and apart, within the file, and together as long as the stored content.
 pub(super) fn check(segments: &[(u64, u64)], size: u64, stored: u64) -> Result<(), &'static str> {
     let (mut end, mut sum) = (0_u64, 0_u64);
     for (offset, bytes) in segments {

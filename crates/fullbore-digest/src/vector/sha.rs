@@ -12,17 +12,17 @@ use sha2::block_api::compress256;
 
 use super::{Block, K, State};
 
-/// The eight variables, as the instructions want them.
+/// The eight variables, in the order of the instructions.
 #[derive(Clone, Copy)]
 struct Variables {
     abef: __m128i,
     cdgh: __m128i,
 }
 
-/// Sixteen words of a block's schedule, the next to be replaced first.
+/// Sixteen words of a block's schedule; the next to be replaced comes first.
 type Words = [__m128i; 4];
 
-/// Takes the first `count` blocks of each stream, two streams at a time.
+/// Compresses the first `count` blocks of each stream, two streams at a time.
 #[target_feature(enable = "sha,ssse3,sse4.1")]
 pub(super) fn lanes(states: &mut [State], data: &[&[Block]], count: usize) {
     for (states, data) in states.chunks_mut(2).zip(data.chunks(2)) {
@@ -86,7 +86,7 @@ fn state(Variables { abef, cdgh }: Variables) -> State {
     .map(i32::cast_unsigned)
 }
 
-/// A block's words, big-endian.
+/// Loads a block's words, big-endian.
 #[target_feature(enable = "sha,ssse3,sse4.1")]
 #[inline]
 fn load(block: &Block) -> Words {
@@ -100,7 +100,7 @@ fn load(block: &Block) -> Words {
     words
 }
 
-/// The next four words of the schedule, in place of those sixteen before them (FIPS 180-4, 6.2.2, step 1).
+/// Computes the next four words of the schedule in place of the oldest (FIPS 180-4, 6.2.2, step 1).
 #[target_feature(enable = "sha,ssse3,sse4.1")]
 #[inline]
 fn extend(words: &mut Words, at: usize) {
@@ -117,7 +117,7 @@ fn four_rounds(variables: &mut Variables, words: __m128i, t: usize) {
     let k = |index: usize| K[4 * t + index].cast_signed();
     let sums = _mm_add_epi32(words, _mm_set_epi32(k(3), k(2), k(1), k(0)));
     let Variables { abef, cdgh } = *variables;
-    // After two rounds what was ABEF is CDGH.
+    // After two rounds, the former ABEF is CDGH.
     let two = _mm_sha256rnds2_epu32(cdgh, abef, sums);
     *variables = Variables { cdgh: two, abef: _mm_sha256rnds2_epu32(abef, two, _mm_shuffle_epi32::<0x0e>(sums)) };
 }

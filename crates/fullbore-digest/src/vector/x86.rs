@@ -1,8 +1,8 @@
-//! The kernels for x86-64, written with intrinsics: the speed of compiled loops over arrays varied by a factor of seven
-//! with the way they were written.
+//! The kernels for x86-64, written with intrinsics. The speed of compiled loops over arrays varied by a factor of seven
+//! with small changes of the code.
 //!
-//! In a function that is compiled for a feature, its intrinsics are safe; the only unsafe act is the call on a
-//! processor without the features.
+//! In a function that is compiled for a feature, its intrinsics are safe. Only the call on a processor without the
+//! features would be unsafe.
 
 use std::arch::x86_64::{
     __m256i, _mm256_add_epi32, _mm256_and_si256, _mm256_extract_epi32, _mm256_or_si256, _mm256_permute2x128_si256,
@@ -36,7 +36,7 @@ macro_rules! kernels {
             _mm256_add_epi32(x, y)
         }
 
-        /// The sixteen words of each block, big-endian: vector `t` has word `t` of all.
+        /// Loads the sixteen words of each block, big-endian: vector `t` has word `t` of all blocks.
         #[target_feature(enable = $features)]
         #[inline]
         fn load(blocks: [&Block; LANES]) -> [__m256i; 16] {
@@ -53,7 +53,7 @@ macro_rules! kernels {
             words
         }
 
-        /// Turns the order of bytes in each word.
+        /// Swaps the order of bytes in each word.
         #[target_feature(enable = $features)]
         #[inline]
         fn swap_bytes(v: __m256i) -> __m256i {
@@ -63,7 +63,7 @@ macro_rules! kernels {
             _mm256_shuffle_epi8(v, order)
         }
 
-        /// Eight rows of eight words become columns.
+        /// Transposes eight rows of eight words.
         #[target_feature(enable = $features)]
         #[inline]
         fn transpose(r: [__m256i; 8]) -> [__m256i; 8] {
@@ -86,7 +86,7 @@ macro_rules! kernels {
             [c0, c1, c2, c3, c4, c5, c6, c7]
         }
 
-        /// Words `i` and `i + 4` of four rows in vector `i`, from the rows interleaved in pairs.
+        /// Puts words `i` and `i + 4` of four rows into vector `i`, from rows interleaved in pairs.
         #[target_feature(enable = $features)]
         #[inline]
         fn fours(low01: __m256i, high01: __m256i, low23: __m256i, high23: __m256i) -> [__m256i; 4] {
@@ -98,7 +98,7 @@ macro_rules! kernels {
             ]
         }
 
-        /// The next sixteen words of the schedules (FIPS 180-4, 6.2.2, step 1).
+        /// Computes the next sixteen words of the schedules (FIPS 180-4, 6.2.2, step 1).
         #[target_feature(enable = $features)]
         #[inline]
         fn extend(words: &mut [__m256i; 16]) {
@@ -119,8 +119,8 @@ macro_rules! kernels {
             }
         }
 
-        /// The first `count` blocks of up to eight streams, one per lane; idle lanes do
-        /// again what the last one does.
+        /// Compresses the first `count` blocks of up to eight streams, one per lane; idle lanes repeat the last one's
+        /// work.
         #[target_feature(enable = $features)]
         pub(in super::super) fn lanes(states: &mut [State], data: &[&[Block]], count: usize) {
             let last = data.len() - 1;
@@ -171,8 +171,7 @@ macro_rules! kernels {
             }
         }
 
-        /// Groups of blocks of one stream: their schedules side by side, then the rounds
-        /// block after block.
+        /// Compresses groups of blocks of one stream: their schedules at once, then the rounds block by block.
         #[target_feature(enable = $features)]
         pub(in super::super) fn ahead(state: &mut State, groups: &[[Block; AHEAD]]) {
             let mut schedule = [[0; AHEAD]; 64];
@@ -275,7 +274,7 @@ pub(super) mod avx512 {
     kernels!("avx512f,avx512vl,avx2,bmi1,bmi2");
 }
 
-/// The 64 rounds of one block, whose words (with the constants added) are one column.
+/// Computes the 64 rounds of one block, whose words (with the constants added) are one column.
 #[inline(always)]
 fn rounds(state: &mut State, words: &[[u32; AHEAD]; 64], column: usize) {
     let [mut a, mut b, mut c, mut d, mut e, mut f, mut g, mut h] = *state;

@@ -1,8 +1,8 @@
-//! Opens beneath a directory: nothing outside it is reached, and no symbolic link is followed.
+//! Opens files and directories beneath a directory. Nothing outside it is reached, and no symbolic link is followed.
 //!
-//! `openat2` with `RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS` lets the kernel refuse every way out (Linux 5.6). Where it is
-//! missing or filtered (old kernels, some container sandboxes) the path is opened part by part with `O_NOFOLLOW`. That
-//! refuses the same and costs one call for each part.
+//! With `openat2` and `RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS` (Linux 5.6), the kernel refuses every way out. Where the
+//! call is missing or filtered (old kernels, some container sandboxes), the path is opened component by component with
+//! `O_NOFOLLOW`. That refuses the same paths, at the cost of one call per component.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -17,14 +17,15 @@ use rustix::io::Errno;
 pub(super) const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// A file that exists. NONBLOCK: a pipe in its place must not block the open.
+/// Flags for an existing file. NONBLOCK: a pipe in its place must not block the open.
 const FILE: OFlags =
     OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 
 /// Opens a regular file for reading.
 ///
 /// # Errors
-/// The system's, and [`io::ErrorKind::InvalidInput`] where a symbolic link or something else is in the file's place.
+/// [`io::ErrorKind::InvalidInput`] if a symbolic link is on the way, or the entry is not a regular file. Other errors
+/// of the system are returned unchanged, such as `ENOENT` and `EACCES`.
 pub(crate) fn open_file(directory: impl AsFd, path: &Path) -> io::Result<File> {
     let directory = directory.as_fd();
     let opened = match by_kernel(directory, path, FILE) {
@@ -35,20 +36,21 @@ pub(crate) fn open_file(directory: impl AsFd, path: &Path) -> io::Result<File> {
     let file = match opened {
         Ok(descriptor) => File::from(descriptor),
         Err(Errno::LOOP | Errno::XDEV) => return Err(replaced("a symbolic link is in its place now")),
-        // A pipe or socket cannot always be opened.
-        Err(Errno::NXIO) => return Err(replaced("it is no regular file any more")),
+        // A socket, and a pipe without a reader, cannot be opened.
+        Err(Errno::NXIO) => return Err(replaced("it is not a regular file any more")),
         Err(errno) => return Err(errno.into()),
     };
     match file.metadata()?.is_file() {
         true => Ok(file),
-        false => Err(replaced("it is no regular file any more")),
+        false => Err(replaced("it is not a regular file any more")),
     }
 }
 
 /// Opens a directory. The empty path is the directory itself.
 ///
 /// # Errors
-/// The system's, and [`io::ErrorKind::InvalidInput`] where a symbolic link is on the way.
+/// [`io::ErrorKind::InvalidInput`] if a symbolic link is on the way. Other errors of the system are returned unchanged,
+/// such as `ENOENT`, `ENOTDIR` and `EACCES`.
 pub(crate) fn open_directory(directory: impl AsFd, path: &Path) -> io::Result<File> {
     let directory = directory.as_fd();
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
@@ -65,13 +67,13 @@ pub(crate) fn open_directory(directory: impl AsFd, path: &Path) -> io::Result<Fi
     }
 }
 
-/// By `openat2`.
+/// Opens with `openat2`.
 pub(super) fn by_kernel(directory: BorrowedFd<'_>, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     rustix::fs::openat2(directory, path, flags, Mode::empty(), resolve)
 }
 
-/// Part by part; the path has no `..`.
+/// Opens component by component; a `..` gives `EXDEV`.
 pub(super) fn by_steps(directory: BorrowedFd<'_>, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     let mut current = rustix::io::fcntl_dupfd_cloexec(directory, 0)?;
     let mut parts = path.as_os_str().as_bytes().split(|byte| *byte == b'/').map(OsStr::from_bytes).peekable();

@@ -1,7 +1,7 @@
-//! Directory handles: opened beneath the root, without symbolic links, and kept.
+//! Directory handles: opened beneath the root, without following symbolic links, and cached.
 //!
-//! [`super::beneath`] opens them. Handles are cached, or twenty thousand small files
-//! per second would each pay for the walk.
+//! [`super::beneath`] opens them. Without the cache, twenty thousand small files per second would each pay for the
+//! walk.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -26,21 +26,21 @@ pub(super) const DIRECTORY_MODE: Mode = Mode::from_raw_mode(0o755);
 pub struct Directory {
     descriptor: OwnedFd,
     path: String,
-    /// Whether new files here come out with the mode we ask for: 0 not known yet,
-    /// 1 yes, 2 no (umask or default ACL take bits away), so each needs a chmod.
+    /// Whether new files here get the mode that we ask for: 0 not known yet, 1 yes, 2 no. With 2, the umask or a
+    /// default ACL takes bits away, and each file needs a chmod.
     modes: AtomicU8,
-    /// Whether the names leading here were synced (`Durability::Each` only).
+    /// Whether the names of this directory and those above it were synced. Only used with `Durability::Each`.
     pub(crate) ancestors_synced: AtomicBool,
 }
 
 impl Directory {
-    /// The path beneath the root; "" is the root itself.
+    /// Path beneath the root; "" for the root itself.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// Makes a file just created here have `mode`, whatever the umask. Looks at the
-    /// first file in each directory and afterwards only acts where needed.
+    /// Gives a file just created here `mode`, whatever the umask. It checks the first file in each directory, and
+    /// afterwards acts only where needed.
     pub(super) fn settle_mode(&self, file: BorrowedFd<'_>, mode: Mode) -> Result<(), Errno> {
         match self.modes.load(Ordering::Relaxed) {
             1 => return Ok(()),
@@ -66,9 +66,9 @@ impl AsFd for Directory {
 /// How directories are opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Resolve {
-    /// By `openat2`.
+    /// With `openat2`.
     Kernel,
-    /// Part by part.
+    /// Component by component.
     Stepwise,
 }
 
@@ -77,7 +77,7 @@ pub(super) enum Resolve {
 pub(super) enum Modes {
     /// The given ones, whatever the umask.
     Fixed,
-    /// What the umask leaves, as other tools have it for a user's own files.
+    /// The umask applies, as for other tools that write a user's own files.
     Umask,
 }
 
@@ -118,13 +118,12 @@ impl Directories {
         &self.root
     }
 
-    /// One descriptor per file system met so far, each opened before anything was
-    /// written beneath it by way of us.
+    /// One descriptor per file system met so far. Each was opened before anything was written to it through this root.
     pub(super) fn file_systems(&self) -> Vec<Arc<OwnedFd>> {
         locked(&self.file_systems).iter().map(|(_, descriptor)| descriptor.clone()).collect()
     }
 
-    /// The handle of a directory, made with its parents when `create`.
+    /// Returns the handle of a directory. With `create`, a missing directory and its parents are created.
     pub(super) fn get(&self, path: &str, create: bool) -> Result<Arc<Directory>, FileError> {
         if path.is_empty() {
             return Ok(self.root.clone());
@@ -143,8 +142,8 @@ impl Directories {
         Ok(directory)
     }
 
-    /// Makes a directory (its parents with 0755) unless it is there, and opens it. By the umask, all have what that
-    /// leaves of 0777.
+    /// Creates a directory unless it exists, and opens it. It gets `mode` and its parents 0755; with [`Modes::Umask`],
+    /// all get 0777 less the umask.
     pub(super) fn make(&self, path: &str, mode: Mode) -> Result<OwnedFd, FileError> {
         let is_fixed = self.modes == Modes::Fixed;
         let mode = if is_fixed { mode } else { Mode::from_raw_mode(0o777) };
@@ -169,7 +168,7 @@ impl Directories {
         Ok(descriptor)
     }
 
-    /// Drops handles of a directory that is gone, and of those below it.
+    /// Drops the cached handles of a removed directory and of those below it.
     pub(super) fn forget(&self, path: &str) {
         let below = |entry: &str| entry.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
         locked(&self.cache).entries.retain(|entry, _| !below(entry));
@@ -182,7 +181,7 @@ impl Directories {
         }
     }
 
-    /// Turns the several ways in which kernels say "symbolic link" into one error.
+    /// Maps the different errors that kernels give for a symbolic link to [`FileError::Symlink`].
     pub(super) fn explain(&self, operation: &'static str, path: &str, errno: Errno) -> FileError {
         let is_link = || {
             let Ok((parent, last)) = name::split(path) else {
@@ -229,8 +228,8 @@ impl Cache {
     fn put(&mut self, path: &str, directory: Arc<Directory>) {
         self.clock += 1;
         if self.entries.len() >= CACHED_DIRECTORIES {
-            // A scan of 256 entries, about a microsecond, on a path that opens a
-            // directory anyway: no list to keep in order.
+            // A scan of 256 entries takes about a microsecond, on a path that opens a directory anyway. So no ordered
+            // list is kept.
             let oldest = self.entries.iter().min_by_key(|(_, (_, used))| *used);
             if let Some(oldest) = oldest.map(|(path, _)| path.clone()) {
                 self.entries.remove(&oldest);
@@ -244,7 +243,7 @@ fn handle(descriptor: OwnedFd, path: &str) -> Directory {
     Directory { descriptor, path: path.to_owned(), modes: AtomicU8::new(0), ancestors_synced: AtomicBool::new(false) }
 }
 
-/// The map is never left half-changed by a panic, so a poisoned lock is still good.
+/// A panic never leaves the map half-changed, so a poisoned lock is still good.
 pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,21 +1,21 @@
-//! What tells one state of a file from its other states, without its content: length, inode and times.
+//! The identity of a file's state without its content: length, inode and times.
 //!
-//! The kernel sets the time of a file's last change (ctime) whenever content, mode, owner or names change, and no program
-//! can set it. `touch -d` restores the time of modification only. So a file with the identity that it had when it was read
-//! has the content that was read, with two exceptions:
+//! The kernel sets the time of a file's last change (ctime) whenever content, mode, owner or names change, and no
+//! program can set it. `touch -d` restores only the time of modification. So a file whose identity is unchanged since
+//! it was read still has the content that was read, with two exceptions:
 //!
-//! - A change within one tick of the file system's clock leaves the times as they are. [`Identity::shows_changes_after`]
-//!   finds out whether the clock had gone on since the file's last change.
-//! - The kernel sets the times of a page that a program writes through a shared mapping when the page becomes dirty, and
-//!   next after its write-back, about 35 s later at most. No system call tells of the writes between.
+//! - A change within one tick of the file system's clock leaves the times as they are.
+//!   [`Identity::shows_changes_after`] finds out whether the clock had advanced since the file's last change.
+//! - A program may write through a shared mapping. The kernel then sets the times when the page becomes dirty, and next
+//!   after its write-back, at most about 35 s later. No system call reveals the writes in between.
 
 use std::fs::{File, Metadata};
 use std::os::unix::fs::MetadataExt as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A file as it was at one time. Without the number of the device: for btrfs, LVM and NFS that is another one after the
-/// next boot. Two file systems have the same inode with the same times to the nanosecond if one is a clone of the other,
-/// and then the file has not changed since; or if a tool made both with fixed times, as reproducible images have.
+/// State of a file at one moment. It omits the device number, which for btrfs, LVM and NFS differs after the next boot.
+/// Two file systems can have the same inode with the same times to the nanosecond in two cases. One is a clone of the
+/// other, and then the file has not changed since. Or a tool made both with fixed times, as in reproducible images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity {
     size: u64,
@@ -25,28 +25,28 @@ pub struct Identity {
     changed: (i64, i64),
 }
 
-/// How exactly a file system of this machine knows the time: by the kernel's tick, 10 ms at most, doubled. Since 6.13, the
-/// kernel knows better where somebody has looked at the times.
+/// Resolution of times on a file system of this machine: the kernel's tick, 10 ms at most, doubled. Since Linux 6.13
+/// the kernel uses finer times for a file whose times were read.
 const LOCAL_TICK: Duration = Duration::from_millis(20);
 
-/// The same for a file system that keeps whole seconds (ext3, ext4 with inodes of 128 bytes) or takes its time from another
-/// machine: how much two clocks that NTP sets differ is a guess.
+/// Resolution where a file system keeps whole seconds (ext3, ext4 with inodes of 128 bytes) or takes its time from
+/// another machine. A guess at how far two clocks set by NTP differ.
 const COARSE_TICK: Duration = Duration::from_secs(2);
 
-/// File systems of this machine whose times of change are the kernel's own (statfs(2), `linux/magic.h`): ext2 to ext4, XFS,
-/// Btrfs, ZFS, F2FS, bcachefs. Not tmpfs, which never writes back: there, writes through a mapping are never seen. Nor
-/// overlayfs, which may lie on it.
+/// Local file systems whose change times come from this kernel (statfs(2), `linux/magic.h`): ext2 to ext4, XFS, Btrfs,
+/// ZFS, F2FS, bcachefs. Not tmpfs: it never writes back, so writes through a mapping never change the times. Nor
+/// overlayfs, which may lie on tmpfs.
 const LOCAL: [u32; 6] = [0xef53, 0x5846_5342, 0x9123_683e, 0x2fc1_2fc1, 0xf2f5_2010, 0xca45_1a4e];
 
-/// File systems whose servers keep times of change: NFS, Ceph. Others, such as SMB, FAT and most that run over FUSE, may set
-/// the time of change from the time of modification.
+/// Remote file systems whose servers keep change times: NFS, Ceph. Others, such as SMB, FAT and most FUSE file systems,
+/// may copy the change time from the modification time.
 const REMOTE: [u32; 2] = [0x6969, 0x00c3_6400];
 
 impl Identity {
-    /// Bytes of [`Identity::to_bytes`].
+    /// Length of [`Identity::to_bytes`], in bytes.
     pub const BYTES: usize = 48;
 
-    /// Reads what the file system says of a file.
+    /// Takes the identity from a file's metadata.
     pub fn of(about: &Metadata) -> Identity {
         Identity {
             size: about.size(),
@@ -56,7 +56,7 @@ impl Identity {
         }
     }
 
-    /// All of it, at fixed places.
+    /// Encodes the identity in a fixed layout, little-endian.
     pub fn to_bytes(&self) -> [u8; Identity::BYTES] {
         let Identity { size, inode, modified, changed } = *self;
         let words = [
@@ -72,7 +72,7 @@ impl Identity {
         bytes
     }
 
-    /// Whether each change of the file after `since`, when it had this identity, gives it another one.
+    /// Whether every change of the file after `since` gives it another identity, if it had this identity at `since`.
     pub fn shows_changes_after(&self, since: SystemTime, file: &File) -> bool {
         let Ok(about) = rustix::fs::fstatfs(file) else { return false };
         // The type has more bits than the number on some machines, and is signed on others.
@@ -80,19 +80,19 @@ impl Identity {
         self.is_older_than(tick, since)
     }
 
-    /// Whether the last change was more than a tick before `since`.
+    /// Whether the last change was more than `tick` before `since`.
     fn is_older_than(&self, tick: Duration, since: SystemTime) -> bool {
         let tick = if self.changed.1 == 0 { tick.max(COARSE_TICK) } else { tick };
         let (Ok(seconds), Ok(nanoseconds)) = (u64::try_from(self.changed.0), u32::try_from(self.changed.1)) else {
             return false;
         };
         let changed = UNIX_EPOCH.checked_add(Duration::new(seconds, nanoseconds));
-        // A clock that was set back, or that of a server, can be behind the file's times.
+        // The time `since` can be before the file's times if a clock was set back, or is that of a server.
         changed.and_then(|changed| since.duration_since(changed).ok()).is_some_and(|age| age > tick)
     }
 }
 
-/// How exactly a file system of this type knows when a file was changed; `None`: nobody can rely on it.
+/// Resolution of the change times of a file system of this type; `None` if they are not reliable.
 fn tick(kind: u32) -> Option<Duration> {
     match kind {
         _ if LOCAL.contains(&kind) => Some(LOCAL_TICK),

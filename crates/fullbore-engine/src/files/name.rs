@@ -1,4 +1,4 @@
-//! Which texts are paths beneath the destination, and what temporaries are called.
+//! Rules for paths beneath the destination, and the names of temporary files.
 
 use std::borrow::Cow;
 
@@ -11,21 +11,21 @@ const NAME_BYTES: usize = 255;
 const PATH_BYTES: usize = 4095;
 /// Most directories in a path. A guess: an archive has fewer than ten.
 const PATH_DEPTH: usize = 64;
-/// Ending of every unfinished file; the name starts with a dot.
+/// Suffix of every unfinished file; its name also starts with a dot.
 pub const PART_ENDING: &str = ".part";
 
-/// Splits a path into the directory ("" for the top) and the name in it.
+/// Splits a path into the directory ("" for the root) and the name in it.
 ///
 /// # Errors
-/// For whatever could lead outside the destination or cannot be a name: absolute,
-/// empty, `.` or `..` as a part, a doubled or final slash, NUL, too long, too deep.
+/// [`FileError::Path`] for a path that could lead outside the destination or cannot be a name: absolute, empty, `.` or
+/// `..` as a component, a doubled or final slash, NUL, too long, too deep.
 pub(super) fn split(path: &str) -> Result<(&str, &str), FileError> {
     check(path)?;
     Ok(path.rsplit_once('/').unwrap_or(("", path)))
 }
 
-/// As [`split`], for a name that a finished file may get: not one that we would
-/// also use for an unfinished one, or two files would meet under one name.
+/// As [`split`], for a name that a finished file may get. It refuses names of unfinished files: otherwise two files
+/// could meet under one name.
 pub(super) fn split_final(path: &str) -> Result<(&str, &str), FileError> {
     let (directory, name) = split(path)?;
     if is_part_name(name) {
@@ -34,7 +34,7 @@ pub(super) fn split_final(path: &str) -> Result<(&str, &str), FileError> {
     Ok((directory, name))
 }
 
-/// Checks a path of a directory; "" is the top.
+/// Checks the path of a directory; "" is the root.
 pub(super) fn check_directory(path: &str) -> Result<(), FileError> {
     if path.is_empty() { Ok(()) } else { check(path) }
 }
@@ -65,8 +65,8 @@ fn check(path: &str) -> Result<(), FileError> {
     Ok(())
 }
 
-/// Checks what a symbolic link at `link` may say: a relative path that, read from
-/// there, stays beneath the destination.
+/// Checks the target of a symbolic link at `link`: a relative path that stays beneath the destination, resolved from
+/// there.
 pub(super) fn check_link_target(link: &str, target: &str) -> Result<(), FileError> {
     let depth = link.matches('/').count();
     let mut rest = target;
@@ -91,19 +91,18 @@ pub(super) fn refuse(path: &str, reason: &'static str) -> FileError {
     FileError::Path { path: shown, reason }
 }
 
-/// Whether this is the name of an unfinished file of ours.
+/// Whether this is the name of an unfinished file (`.NAME.part`).
 pub fn is_part_name(name: &str) -> bool {
     name.starts_with('.') && name.ends_with(PART_ENDING) && name.len() > PART_ENDING.len() + 1
 }
 
-/// What an unfinished file is called: `.NAME.part`, or by the hash of its name where
-/// that would be too long.
+/// Name of the unfinished file for `name`: `.NAME.part`, or with the hash of the name where that would be too long.
 pub fn part_name(name: &str) -> String {
     dotted(name, PART_ENDING)
 }
 
-/// What a new link is called until it replaces the old one; not the name of an
-/// unfinished download, which must survive.
+/// Temporary name of a new link until it replaces the old one. It differs from the name of an unfinished download,
+/// which must survive.
 pub(super) fn link_name(name: &str) -> String {
     dotted(name, ".link.part")
 }
@@ -122,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_that_are_refused() {
+    fn paths_that_leave_the_directory_are_refused() {
         let long_name = "a".repeat(256);
         let long_path = "a/".repeat(3000) + "b";
         let deep = "a/".repeat(64) + "b";
@@ -154,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn part_names_and_their_reservation() {
+    fn names_of_part_files_are_reserved() {
         assert_eq!(part_name("a.deb"), ".a.deb.part");
         let long = part_name(&"x".repeat(250));
         assert!(long.len() <= 255 && is_part_name(&long));
@@ -165,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn link_targets() {
+    fn link_targets_stay_inside_the_directory() {
         assert!(check_link_target("dists/stable", "trixie").is_ok());
         assert!(check_link_target("dists/a/stable", "../trixie").is_ok());
         assert!(check_link_target("dists/stable", "..").is_ok());

@@ -1,5 +1,5 @@
-//! A word about an unfinished file for the run that takes it up, kept in an extended attribute: the version of the
-//! object that its content is of. File systems without such attributes keep none.
+//! A note about an unfinished file for a later run that resumes it. The extended attribute holds the version of the
+//! object that the content belongs to. File systems without extended attributes keep none.
 
 use std::fs::File;
 use std::io;
@@ -9,14 +9,15 @@ use rustix::fs::XattrFlags;
 
 const NAME: &str = "user.fullbore.version";
 
-/// Bytes of a note. A guess at the longest ETag of a store.
+/// Longest note, in bytes. A guess at the longest ETag of a store.
 const BYTES_MAX: usize = 1024;
 
-/// Keeps so many bytes of a file, and then notes which version they are of: all that the file has is of that version,
-/// then. One that is too long is not noted.
+/// Cuts a file to its first `bytes` bytes, then notes that they are of `version`. A version longer than 1024 bytes is
+/// not noted.
 ///
 /// # Errors
-/// The system's, if it cannot cut the file.
+/// The system's error if the file's length cannot be read or the file cannot be cut. Failing to write the note is no
+/// error.
 pub(crate) fn settle(file: &File, bytes: u64, version: Option<&str>) -> io::Result<()> {
     clear(file);
     if file.metadata()?.len() > bytes {
@@ -28,7 +29,7 @@ pub(crate) fn settle(file: &File, bytes: u64, version: Option<&str>) -> io::Resu
     Ok(())
 }
 
-/// The noted version.
+/// The version noted by an earlier run, if there is one.
 pub(crate) fn get(file: impl AsFd) -> Option<String> {
     let mut bytes = vec![0; BYTES_MAX];
     let length = rustix::fs::fgetxattr(file, NAME, &mut bytes).ok()?;
@@ -36,7 +37,7 @@ pub(crate) fn get(file: impl AsFd) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// Takes the note off a file that is finished or begun anew.
+/// Removes the note from a file that is finished or begun anew.
 pub(crate) fn clear(file: impl AsFd) {
     let _ = rustix::fs::fremovexattr(file, NAME);
 }

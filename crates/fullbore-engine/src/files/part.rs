@@ -1,4 +1,4 @@
-//! Files that are not finished: created, resumed, written, given their final name.
+//! Unfinished files: created, resumed, written, and given their final names.
 
 use std::borrow::Borrow;
 use std::fs::File;
@@ -14,20 +14,20 @@ use super::directory::Modes;
 use super::tree::Mtime;
 use super::{Directory, FILE_MODE, FileError, Root, name};
 
-/// Files from this size get their blocks reserved at once: fewer extents, and a full
-/// disk shows before the transfer. Below it the extra call costs more than it gives.
+/// Files from this size on get their blocks reserved at once: fewer extents, and a full disk shows before the transfer.
+/// Below it, the extra call costs more than it saves.
 pub const PREALLOCATE_BYTES: u64 = 1 << 20;
 
-/// What file systems keep data in; those with larger blocks have multiples of it.
+/// Block size of most file systems, in bytes; larger blocks are multiples of it.
 const BLOCK_BYTES: u64 = 4096;
 
-/// What became of the lock on an unfinished file.
+/// Result of locking an unfinished file.
 pub(super) enum Locked {
-    /// This process has it, until it drops the file.
+    /// This process holds the lock, until it drops the file.
     Ours(PartFile),
-    /// Another process writes the file.
+    /// Another process holds the lock and writes the file.
     Others,
-    /// The file is gone, or another one has its name.
+    /// The file is gone, or another file has its name.
     Replaced,
 }
 
@@ -42,22 +42,22 @@ pub struct PartFile {
 }
 
 impl Root {
-    /// Creates the unfinished file for `path`, in place of any older one, with its
-    /// directory. From 1 MiB on, room for `size` bytes is reserved.
+    /// Creates the unfinished file for `path` and its directory; an older unfinished file is replaced. From 1 MiB on,
+    /// room for `size` bytes is reserved.
     ///
     /// # Errors
-    /// Names that are no paths beneath the root, links in the way, a full disk.
+    /// - [`FileError::Path`] if `path` is not a path beneath the root.
+    /// - [`FileError::Symlink`] if a symbolic link is on the way.
+    /// - [`FileError::Io`] if the file cannot be created or its space reserved, such as on a full disk (`ENOSPC`).
     pub fn create_part(&self, path: &str, size: u64) -> Result<PartFile, FileError> {
         let (_, final_name) = name::split_final(path)?;
         self.create_named(path, name::part_name(final_name), size)
     }
 
-    /// As [`Root::create_part`], under the final name itself: for names that are temporary to
-    /// whoever gave them.
+    /// As [`Root::create_part`], but under the final name itself. For callers whose names are temporary already.
     ///
     /// # Errors
-    /// A [`FileError`] if `path` is no path beneath the root, if a symbolic link is in its way, or if the file cannot
-    /// be created or its space reserved.
+    /// As [`Root::create_part`].
     pub fn create_in_place(&self, path: &str, size: u64) -> Result<PartFile, FileError> {
         let (_, final_name) = name::split_final(path)?;
         self.create_named(path, final_name.to_owned(), size)
@@ -66,13 +66,13 @@ impl Root {
     fn create_named(&self, path: &str, part_name: String, size: u64) -> Result<PartFile, FileError> {
         let (directory_path, _) = name::split_final(path)?;
         let mut directory = self.directories.get(directory_path, true)?;
-        // O_EXCL: an older file may be linked elsewhere; it is removed, never truncated.
+        // O_EXCL: an older file may have other hard links; it is removed, never truncated.
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let is_fixed = self.directories.modes == Modes::Fixed;
         let mode = if is_fixed { FILE_MODE } else { Mode::from_raw_mode(0o666) };
         let mut result = rustix::fs::openat(&directory, &*part_name, flags, mode);
         if matches!(result, Err(Errno::NOENT)) {
-            // The handle is of a directory that somebody removed meanwhile.
+            // Another process removed the directory of the cached handle.
             self.directories.forget(directory_path);
             directory = self.directories.get(directory_path, true)?;
             result = rustix::fs::openat(&directory, &*part_name, flags, mode);
@@ -91,21 +91,23 @@ impl Root {
         Ok(part)
     }
 
-    /// Opens the unfinished file for `path` that an earlier run left; `None` when there
-    /// is none that is ours alone (a link or a pipe put there is no such file).
+    /// Opens the unfinished file for `path` that an earlier run left. `None` when there is none: a link, a pipe, or a
+    /// file with several names does not count.
     ///
     /// # Errors
-    /// As [`Root::create_part`].
+    /// [`FileError::Path`] if `path` is not a path beneath the root, [`FileError::Symlink`] if a symbolic link is on
+    /// the way, and [`FileError::Io`] if the file cannot be opened for reading and writing, such as `EACCES`.
     pub(crate) fn resume_part(&self, path: &str) -> Result<Option<PartFile>, FileError> {
         let (_, final_name) = name::split_final(path)?;
         self.resume_named(path, name::part_name(final_name))
     }
 
-    /// Opens a file from [`Root::create_in_place`] as it is; `None` when there is none that is ours alone (a link or a
-    /// pipe put there is no such file).
+    /// Opens a file made by [`Root::create_in_place`], with its content. `None` when there is none: a link, a pipe, or
+    /// a file with several names does not count.
     ///
     /// # Errors
-    /// As [`Root::create_in_place`].
+    /// [`FileError::Path`] if `path` is not a path beneath the root, [`FileError::Symlink`] if a symbolic link is on
+    /// the way, and [`FileError::Io`] if the file cannot be opened for reading and writing, such as `EACCES`.
     pub fn resume_in_place(&self, path: &str) -> Result<Option<PartFile>, FileError> {
         let (_, final_name) = name::split_final(path)?;
         self.resume_named(path, final_name.to_owned())
@@ -133,22 +135,24 @@ impl Root {
         Ok(Some(PartFile { file: File::from(file), directory, path: path.to_owned(), part_name }))
     }
 
-    /// How long the unfinished file for `path` is; `None` when there is none.
+    /// Length of the unfinished file for `path`, in bytes; `None` when there is none.
     ///
     /// # Errors
-    /// A [`FileError`] if `path` is no path beneath the root, or if the system cannot read its directory or status.
+    /// [`FileError::Path`] if `path` is not a path beneath the root, and [`FileError::Io`] if the system cannot read
+    /// its directory or status.
     pub fn part_size(&self, path: &str) -> Result<Option<u64>, FileError> {
         let (_, final_name) = name::split_final(path)?;
         Ok(self.part_status(path, final_name)?.map(|status| u64::try_from(status.st_size).unwrap_or(0)))
     }
 
-    /// Bytes of the disk that the unfinished file for `path` takes, reserved ones included; 0 when there is none.
+    /// Disk space that the unfinished file for `path` takes, in bytes, with reserved space; 0 when there is none.
     ///
     /// # Errors
-    /// A [`FileError`] if `path` is no path beneath the root, or if the system cannot read its directory or status.
+    /// [`FileError::Path`] if `path` is not a path beneath the root, and [`FileError::Io`] if the system cannot read
+    /// its directory or status.
     pub fn part_room(&self, path: &str) -> Result<u64, FileError> {
         let (_, final_name) = name::split_final(path)?;
-        // Blocks are counted by 512 bytes, whatever the file system's are (inode(7)).
+        // inode(7): `st_blocks` counts units of 512 bytes, whatever the block size of the file system.
         let blocks = self.part_status(path, final_name)?.map_or(0, |status| status.st_blocks);
         Ok(u64::try_from(blocks).unwrap_or(0).saturating_mul(512))
     }
@@ -167,7 +171,8 @@ impl Root {
     /// Removes the unfinished file for `path`; `false` when there was none.
     ///
     /// # Errors
-    /// A [`FileError`] if `path` is no path beneath the root, or if the system refuses to remove the file.
+    /// [`FileError::Path`] if `path` is not a path beneath the root, and [`FileError::Io`] if the system refuses to
+    /// remove the file.
     pub fn remove_part(&self, path: &str) -> Result<bool, FileError> {
         let (_, final_name) = name::split_final(path)?;
         let Some((directory, _)) = self.existing(path)? else {
@@ -180,12 +185,11 @@ impl Root {
         }
     }
 
-    /// Writes a small file of our own (state, trace files) under a temporary name;
-    /// [`PartFile::finish`] makes it visible, after a sync where that is wanted.
+    /// Writes a small file of our own (state, trace files) under a temporary name. [`PartFile::finish`] makes it
+    /// visible; the caller may sync it before.
     ///
     /// # Errors
-    /// A [`FileError`] if the unfinished file cannot be created ([`Root::create_part`]) or written, e.g. on a full
-    /// disk.
+    /// As [`Root::create_part`], and [`FileError::Io`] if it cannot be written, such as on a full disk.
     pub fn write_part(&self, path: &str, content: &[u8]) -> Result<PartFile, FileError> {
         let part = self.create_part(path, content.len() as u64)?;
         part.write_at(0, content)?;
@@ -197,7 +201,7 @@ impl Root {
             return Err(FileError::io("open", from, Errno::NOENT));
         };
         let part = self.create_part(to, status.size)?;
-        // Goes through copy_file_range where the file systems can.
+        // io::copy uses copy_file_range where the file systems support it.
         io::copy(&mut &source, &mut &part.file).map_err(|error| FileError::io("copy to", to, error))?;
         part.set_mtime(status.mtime)?;
         part.finish()
@@ -205,7 +209,7 @@ impl Root {
 }
 
 impl PartFile {
-    /// The final path, beneath the root.
+    /// Final path of the file, beneath the root.
     pub fn path(&self) -> &str {
         &self.path
     }
@@ -218,7 +222,7 @@ impl PartFile {
     /// Current length of the unfinished file, in bytes.
     ///
     /// # Errors
-    /// A [`FileError`] with the path if the system cannot read the status of the open file.
+    /// [`FileError::Io`] if the system cannot read the status of the open file.
     pub fn size(&self) -> Result<u64, FileError> {
         self.file.metadata().map(|data| data.len()).map_err(|error| self.error("look at", error))
     }
@@ -226,7 +230,8 @@ impl PartFile {
     /// Writes all of `data` at `offset`.
     ///
     /// # Errors
-    /// A full disk, a full quota, a broken one.
+    /// [`FileError::Io`] if a write fails: `ENOSPC` for a full disk, `EDQUOT` for a full quota, `EIO` for a broken
+    /// disk.
     pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), FileError> {
         self.file.write_all_at(data, offset).map_err(|error| self.error("write", error))
     }
@@ -234,7 +239,7 @@ impl PartFile {
     /// Reads up to a buffer full at `offset`; 0 at the end.
     ///
     /// # Errors
-    /// A [`FileError`] with the path if the system cannot read the file, e.g. from a broken disk.
+    /// [`FileError::Io`] if the system cannot read the file, such as `EIO` for a broken disk.
     pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, FileError> {
         loop {
             match self.file.read_at(buffer, offset) {
@@ -244,23 +249,23 @@ impl PartFile {
         }
     }
 
-    /// How far data goes from the start without a hole; at most a block less where the system can
-    /// tell only in blocks, and all of the file where it cannot tell.
+    /// Length of the data from the start to the first hole. It may be up to a block too short, since holes are known
+    /// only in blocks, and it is the whole length where the file system cannot report holes.
     ///
     /// # Errors
-    /// When the system cannot tell the length either.
+    /// [`FileError::Io`] if the system cannot read the length of the file.
     pub(crate) fn end_of_data(&self) -> Result<u64, FileError> {
         let length = self.size()?;
         match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Hole(0)) {
-            // The block before the hole may end in zeros that nobody wrote.
+            // The block before the hole may end in zeros that no run wrote.
             Ok(hole) if hole < length => Ok((hole / BLOCK_BYTES * BLOCK_BYTES).saturating_sub(BLOCK_BYTES)),
             _ => Ok(length),
         }
     }
 
-    /// Takes the lock that keeps two processes from writing one unfinished file. Where there are no locks, nothing does.
-    /// Strangers who could still write to it have no part in it: what was there before and is another user's counts as
-    /// replaced. Of a new file the owner says nothing: a mount option or the server may set it.
+    /// Locks the unfinished file, so that two processes do not write it. Where the file system has no locks, the call
+    /// succeeds without one. An older file of another user, who could still write to it, counts as replaced. The owner
+    /// of a new file is not checked: a mount option or the server may set it.
     pub(super) fn lock(self, is_new: bool) -> Result<Locked, FileError> {
         match rustix::fs::flock(&self.file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
             Ok(()) | Err(Errno::NOLCK | Errno::NOSYS | Errno::OPNOTSUPP | Errno::INVAL) => {}
@@ -271,7 +276,7 @@ impl PartFile {
         Ok(if is_ours && self.has_its_name()? { Locked::Ours(self) } else { Locked::Replaced })
     }
 
-    /// Whether the unfinished file's name is still that of this file, which has no other.
+    /// Whether the name of the unfinished file still refers to this file, and no other name does.
     pub(super) fn has_its_name(&self) -> Result<bool, FileError> {
         let own = self.status()?;
         let named = rustix::fs::statat(&self.directory, &*self.part_name, AtFlags::SYMLINK_NOFOLLOW);
@@ -283,57 +288,57 @@ impl PartFile {
         rustix::fs::fstat(&self.file).map_err(|errno| self.error("look at", errno.into()))
     }
 
-    /// Gives the file the permissions of the one that it replaces.
+    /// Gives the file the permissions of the file that it replaces.
     pub(super) fn set_mode(&self, mode: u32) -> Result<(), FileError> {
         rustix::fs::fchmod(&self.file, Mode::from_raw_mode(mode))
             .map_err(|errno| self.error("set mode of", errno.into()))
     }
 
-    /// A second handle of the file.
+    /// Duplicates the file's descriptor.
     pub(super) fn handle(&self) -> Result<File, FileError> {
         self.file.try_clone().map_err(|error| self.error("open a second time", error))
     }
 
-    /// Cuts or extends to `size` bytes.
+    /// Cuts or extends the file to `size` bytes.
     ///
     /// # Errors
-    /// Refusals of the system.
+    /// [`FileError::Io`] if `ftruncate` fails, such as `EFBIG` or `EIO`.
     pub(crate) fn set_size(&self, size: u64) -> Result<(), FileError> {
         self.file.set_len(size).map_err(|error| self.error("truncate", error))
     }
 
-    /// Sets the time of last change, Unix seconds; the time of last access stays.
+    /// Sets the modification time, in Unix seconds; the access time stays.
     ///
     /// # Errors
-    /// A [`FileError`] with the path if the system refuses to set the time.
+    /// [`FileError::Io`] if the system refuses to set the time.
     pub fn set_mtime(&self, unix_s: i64) -> Result<(), FileError> {
         self.set_modified(unix_s, 0)
     }
 
-    /// Sets the time of last change to the nanosecond; the time of last access stays.
+    /// Sets the modification time, to the nanosecond; the access time stays.
     ///
     /// # Errors
-    /// As [`PartFile::set_mtime`].
+    /// [`FileError::Io`] if the system refuses to set the time.
     pub fn set_modified(&self, unix_s: i64, nanoseconds: u32) -> Result<(), FileError> {
         set_times(&self.file, Mtime { unix_s, nanoseconds })
             .map_err(|errno| self.error("set the time of", errno.into()))
     }
 
-    /// Gives the file its final name, replacing what has it. Content must have been
-    /// verified, and synced where the durability asks for that, before.
+    /// Gives the file its final name, and replaces a file that has it. The caller must have verified the content
+    /// before, and synced it where the durability asks for that.
     ///
     /// # Errors
-    /// A directory of that name, refusals of the system; the unfinished file stays.
+    /// [`FileError::Io`] if a directory has the name (`EISDIR`) or the rename fails. The unfinished file stays.
     pub fn finish(&self) -> Result<(), FileError> {
         let final_name = self.path.rsplit('/').next().unwrap_or(&self.path);
         rustix::fs::renameat(&self.directory, &*self.part_name, &self.directory, final_name)
             .map_err(|errno| self.error("give the final name to", errno.into()))
     }
 
-    /// Removes the unfinished file, content and name.
+    /// Removes the unfinished file, content and name. A file that is gone already is no error.
     ///
     /// # Errors
-    /// Refusals of the system; fine when it is gone already.
+    /// [`FileError::Io`] if the system refuses to remove it.
     pub fn remove(self) -> Result<(), FileError> {
         self.remove_by_name()
     }
@@ -349,7 +354,7 @@ impl PartFile {
         if size < PREALLOCATE_BYTES {
             return Ok(());
         }
-        // KEEP_SIZE: the length goes on telling how far data has come.
+        // KEEP_SIZE: the file's length must still tell how far the data has come.
         reserve_room(&self.file, FallocateFlags::KEEP_SIZE, size).map_err(|errno| {
             let _ = rustix::fs::unlinkat(&self.directory, &*self.part_name, AtFlags::empty());
             self.error("reserve room for", errno.into())
@@ -367,15 +372,16 @@ impl AsFd for PartFile {
     }
 }
 
-/// Has the file system set room aside for a file of `size` bytes, if it can: fewer pieces, and a full disk shows before the
-/// transfer.
+/// Reserves space for a file of `size` bytes, where the file system can: fewer extents, and a full disk shows before
+/// the transfer.
 ///
 /// # Errors
-/// `NOSPC` if there is not enough room. Nothing is set aside of a size beyond the whole file system, which a peer may claim:
-/// some file systems would first give away what they have, and other programs would find the disk full meanwhile.
+/// `ENOSPC` if there is not enough space, or `size` exceeds the whole file system; other errors of `fallocate`
+/// unchanged. A peer may claim any size, and some file systems would use up all free space before they fail. So a size
+/// beyond the whole file system is not even tried.
 pub fn reserve_room(file: impl AsFd, flags: FallocateFlags, size: u64) -> Result<(), Errno> {
     let file = file.as_fd();
-    // How much is free is no measure: room of deleted files may come back later. Some file systems tell no sizes.
+    // The free space is no measure: space of deleted files may come back later. Some file systems report no sizes.
     let all = rustix::fs::fstatvfs(file).map_or(0, |disk| disk.f_blocks.saturating_mul(disk.f_frsize));
     if all > 0 && size > all {
         return Err(Errno::NOSPC);
@@ -386,7 +392,7 @@ pub fn reserve_room(file: impl AsFd, flags: FallocateFlags, size: u64) -> Result
     }
 }
 
-/// Sets the time of last change; the time of last access stays.
+/// Sets the modification time; the access time stays.
 pub(crate) fn set_times(file: impl AsFd, mtime: Mtime) -> Result<(), Errno> {
     let times = Timestamps {
         last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
@@ -395,19 +401,19 @@ pub(crate) fn set_times(file: impl AsFd, mtime: Mtime) -> Result<(), Errno> {
     rustix::fs::futimens(file, &times)
 }
 
-/// Appends to a [`PartFile`], from its beginning.
+/// Appends to a [`PartFile`], from offset 0 on.
 pub struct PartWriter<P = PartFile> {
     part: P,
     offset: u64,
 }
 
 impl<P: Borrow<PartFile>> PartWriter<P> {
-    /// A writer at offset 0.
+    /// Creates a writer at offset 0.
     pub fn new(part: P) -> Self {
         PartWriter { part, offset: 0 }
     }
 
-    /// The file, still under its temporary name.
+    /// Returns the file, still under its temporary name.
     pub fn into_part(self) -> P {
         self.part
     }

@@ -127,7 +127,7 @@ fn links_replace_in_one_step() {
 }
 
 #[test]
-fn copy_where_links_do_not_reach() {
+fn a_copy_has_content_and_time_of_its_source() {
     both_ways(|top, root| {
         let part = root.write_part("a", &[7; 100_000]).unwrap();
         part.set_mtime(1000).unwrap();
@@ -139,12 +139,12 @@ fn copy_where_links_do_not_reach() {
 }
 
 #[test]
-fn modes_whatever_the_umask() {
+fn modes_do_not_depend_on_the_umask() {
     // The umask belongs to the whole process: a child of our own tests it.
     if std::env::var_os("FULLBORE_TEST_UMASK").is_none() {
         let status = std::process::Command::new("sh")
             .arg("-c")
-            .arg("umask 0077; exec \"$0\" --exact files::tests::modes_whatever_the_umask")
+            .arg("umask 0077; exec \"$0\" --exact files::tests::modes_do_not_depend_on_the_umask")
             .arg(std::env::current_exe().unwrap())
             .env("FULLBORE_TEST_UMASK", "1")
             .stdout(std::process::Stdio::null())
@@ -195,7 +195,7 @@ fn directories_come_go_and_are_listed() {
 }
 
 #[test]
-fn kinds_that_are_no_files() {
+fn directories_and_pipes_are_not_opened_as_files() {
     both_ways(|top, root| {
         fs::create_dir(top.join("dir")).unwrap();
         assert!(matches!(root.open_file("dir"), Err(FileError::NotRegular { .. })));
@@ -208,7 +208,7 @@ fn kinds_that_are_no_files() {
 }
 
 #[test]
-fn one_lock_at_a_time() {
+fn a_lock_has_one_holder_at_a_time() {
     both_ways(|_, root| {
         let first = root.lock(".fullbore/lock").unwrap();
         assert!(first.is_some());

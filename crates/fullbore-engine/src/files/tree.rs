@@ -1,12 +1,12 @@
-//! A tree of named entries from outside, written safely below a directory: what `get` makes of a prefix of a store and
-//! of a directory of a grid.
+//! Writes a tree of named entries from outside safely below a directory, for `get` of a prefix of a store or a
+//! directory of a grid.
 //!
-//! Names come from whoever may write to the store. They are judged here alone ([`TreeWriter::judge`]), and resolved
+//! Whoever may write to the store chooses the names. They are judged here alone ([`TreeWriter::judge`]), and resolved
 //! beneath a handle of the directory, without symbolic links: nothing outside it is read or written. An entry that
-//! cannot be written is an error of its own, and keeps no other one from being written.
+//! cannot be written is an error of its own, and does not stop the others.
 //!
-//! A file is written as `.NAME.part`, which a later run takes up after a kill. Verified files get their names in
-//! groups, after one sync of the group ([`TreeWriter::commit`]): a power cut leaves no empty file under a final name.
+//! A file is written as `.NAME.part`, which a later run resumes after a kill. Verified files get their names in groups,
+//! after one sync of the group ([`TreeWriter::commit`]): a power cut leaves no empty file under a final name.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -26,26 +26,27 @@ use crate::durability::{Barrier, Durability, WriteBack};
 use crate::random::random;
 use crate::run::error::{CommandError, ErrorKind};
 
-/// Files that get their names after one sync. Each is open until then, and a process may have 1024 open files.
+/// Number of files that get their names after one sync. Each is open until then, and a process may have 1024 open
+/// files.
 const GROUP_FILES: usize = 256;
 
-/// Finished files that wait for the end of a sync: with as many that are being named, and those on their way, fewer than
-/// the 1024 open files that a process has by default.
+/// Most finished files that wait while a sync lasts. Together with the group being named and the files in flight, they
+/// stay below the default limit of 1024 open files.
 const GROUP_FILES_MAX: usize = 320;
 
-/// Time after which a finished file waits no longer for room; then a disk or the caller is stuck.
+/// Longest time that a finished file waits for a place in the group. After it, a disk or the caller is stuck.
 const ROOM_TIME: Duration = Duration::from_secs(60);
 
-/// Bytes that get their names after one sync. A guess: a second of a fast disk.
+/// Bytes that get their names after one sync. A guess: what a fast disk writes in a second.
 const GROUP_BYTES: u64 = 1 << 30;
 
-/// Time after which finished files do not wait for more. A guess at what a person does not mind to lose by a kill.
+/// Age at which a group is named although it is not full. A guess at how much work a person minds losing by a kill.
 const GROUP_TIME: Duration = Duration::from_secs(2);
 
-/// Attempts to get an unfinished file that other processes replace again and again.
+/// Attempts to get an unfinished file that other processes keep replacing.
 const ATTEMPTS: usize = 10;
 
-/// Time of last change of a file's content.
+/// Modification time of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mtime {
     /// Seconds since 1970, negative before.
@@ -54,21 +55,21 @@ pub struct Mtime {
     pub nanoseconds: u32,
 }
 
-/// Writes entries below one directory. Shared by the threads of a run.
+/// Writes entries below one directory. The threads of a run share it.
 #[derive(Debug)]
 pub struct TreeWriter {
     root: Arc<Root>,
     barrier: Barrier,
-    /// The name of directories that no entry may be in; empty: none.
+    /// Name of directories that no entry may be in; empty for none.
     private: String,
     group: Mutex<Group>,
-    /// Whether there is room in the group.
+    /// Signals room in the group.
     has_room: Condvar,
-    /// Inodes of entries that are there; `None` on file systems that tell `a` from `A`.
+    /// Inodes of the entries written so far; `None` on file systems that distinguish `a` from `A`.
     entries: Option<Mutex<HashSet<u64>>>,
 }
 
-/// Verified files that have no names yet.
+/// Verified files that have no final names yet.
 #[derive(Debug)]
 struct Group {
     files: Vec<PartFile>,
@@ -81,25 +82,25 @@ struct Group {
 pub struct TreeFile {
     part: PartFile,
     write_back: WriteBack,
-    /// Bytes that an earlier run has written, from the beginning; they are not verified.
+    /// Bytes from the beginning that an earlier run has written; they are not verified.
     pub resumed_bytes: u64,
 }
 
-/// What became of one file of a group.
+/// Result of one file of a group.
 #[derive(Debug)]
 pub struct Committed {
-    /// The path below the directory.
+    /// Path below the directory.
     pub path: String,
-    /// Whether the file has its name, and why not.
+    /// `Ok` if the file has its name; otherwise the reason why not.
     pub result: Result<(), FileError>,
 }
 
 impl TreeWriter {
-    /// Makes the directory if it is missing, and opens it. No entry may be in a directory called `private`, such as
-    /// that of a mirror's state; "" allows all.
+    /// Creates the directory if it is missing, and opens it. No entry may be in a directory called `private`, such as a
+    /// mirror's state; "" allows all.
     ///
     /// # Errors
-    /// A [`FileError`] if the directory cannot be made, opened or written.
+    /// [`FileError::Io`] if the directory cannot be created, opened or written to.
     pub fn create(directory: &Path, private: &str) -> Result<TreeWriter, FileError> {
         let root = Arc::new(Root::create_by_umask(directory)?);
         let folds = folds_case(&root)?;
@@ -116,9 +117,8 @@ impl TreeWriter {
     /// Whether an entry may have this path, judged by its name alone.
     ///
     /// # Errors
-    /// [`FileError::Path`] for whatever is no path beneath a directory: absolute, with parts that are empty, `.` or
-    /// `..`, with NUL, too long, too deep. Likewise for names of unfinished files, and for what lies in a private
-    /// directory.
+    /// [`FileError::Path`] if it is not a path beneath a directory (absolute, components that are empty, `.` or `..`,
+    /// NUL, too long, too deep), if it is the name of an unfinished file, or if it lies in a private directory.
     pub fn judge(&self, path: &str) -> Result<(), FileError> {
         name::split_final(path)?;
         if !self.private.is_empty() && path.split('/').any(|part| part.eq_ignore_ascii_case(&self.private)) {
@@ -127,10 +127,13 @@ impl TreeWriter {
         Ok(())
     }
 
-    /// The regular file that has this path already; `None` when nothing has it.
+    /// Opens the regular file that has this path already; `None` when there is none.
     ///
     /// # Errors
-    /// [`TreeWriter::judge`]'s; a symbolic link, a directory or a device in the way; the system's.
+    /// - [`FileError::Path`] as of [`TreeWriter::judge`].
+    /// - [`FileError::Symlink`] if a symbolic link has the name or is on the way.
+    /// - [`FileError::NotRegular`] if a directory or a device has the name.
+    /// - [`FileError::Io`] if the system cannot look it up or open it.
     pub fn existing(&self, path: &str) -> Result<Option<(File, Status)>, FileError> {
         self.judge(path)?;
         match self.root.stat(path)? {
@@ -141,8 +144,8 @@ impl TreeWriter {
         }
     }
 
-    /// Notes that the file under this path is the entry, so that no other one replaces it. Needed on file systems that
-    /// do not tell `a` from `A`.
+    /// Records that the existing file at this path is the entry, so that no other entry replaces it. Needed on file
+    /// systems that do not distinguish `a` from `A`.
     ///
     /// # Errors
     /// [`FileError::Path`] if another entry of this run is that file.
@@ -153,10 +156,11 @@ impl TreeWriter {
         }
     }
 
-    /// Begins a file, or takes up what an earlier run left of it. Only one process at a time writes a file.
+    /// Begins a file, or resumes what an earlier run left of it. Only one process at a time writes a file.
     ///
     /// # Errors
-    /// As [`TreeWriter::existing`]; a [`FileError`] if another process writes the file, or the disk is full.
+    /// As [`TreeWriter::existing`]; [`FileError::Busy`] if another process writes the file; [`FileError::Io`] if it
+    /// cannot be created or its space reserved, such as on a full disk.
     pub fn begin(&self, path: &str, size: u64) -> Result<TreeFile, FileError> {
         let replaced = self.existing(path)?;
         for _ in 0..ATTEMPTS {
@@ -166,16 +170,17 @@ impl TreeWriter {
             };
             match part.lock(is_new)? {
                 Locked::Ours(part) => {
-                    // Before there is content: what nobody else may read stays so meanwhile. A later run may go on with it.
+                    // Set before there is content, so that a file others may not read stays private meanwhile. A later
+                    // run may resume it.
                     if let Some((_, old)) = &replaced {
                         part.set_mode(old.mode & 0o777 | 0o600)?;
                     }
-                    // Room that was reserved counts as no data.
+                    // Reserved space does not count as data.
                     let resumed_bytes = if is_new { 0 } else { part.end_of_data()? };
                     return Ok(TreeFile { part, write_back: WriteBack::default(), resumed_bytes });
                 }
                 Locked::Others => break,
-                // Somebody else's file is not written to; ours may have just got its name.
+                // Another user's file is not written to; ours may have just got its final name.
                 Locked::Replaced => {
                     self.root.remove_part(path)?;
                 }
@@ -184,31 +189,32 @@ impl TreeWriter {
         Err(FileError::Busy { path: path.to_owned() })
     }
 
-    /// Appends to what is known of the disk: bytes at this offset were written.
+    /// Passes the written range to the barrier, which starts its write-back.
     fn written(&self, file: &mut TreeFile, offset: u64, bytes: u64) -> Result<(), FileError> {
         self.barrier.written(&file.part, &mut file.write_back, offset, bytes)
     }
 
-    /// Writes bytes at an offset.
+    /// Writes `data` at `offset`.
     ///
     /// # Errors
-    /// A full or broken disk.
+    /// [`FileError::Io`] if the write fails, such as `ENOSPC` for a full disk or `EIO` for a broken one.
     pub fn write(&self, file: &mut TreeFile, offset: u64, data: &[u8]) -> Result<(), FileError> {
         file.part.write_at(offset, data)?;
         self.written(file, offset, data.len() as u64)
     }
 
-    /// Ends a verified file of this size: it gets its name by the next [`TreeWriter::commit`]. A file that it replaces
-    /// passes its permissions on.
+    /// Ends a verified file of `size` bytes: the next [`TreeWriter::commit`] gives it its name. It inherits the
+    /// permissions of a file that it replaces.
     ///
     /// # Errors
-    /// What is in the way of the name, and the system's errors. The unfinished file stays.
+    /// As [`TreeWriter::existing`]; [`FileError::Io`] if the file cannot be cut to its size, dated, or written back.
+    /// The unfinished file stays.
     pub fn finish(&self, mut file: TreeFile, size: u64, mtime: Option<Mtime>) -> Result<(), FileError> {
         let TreeFile { part, .. } = &file;
         if let Some((_, old)) = self.existing(part.path())? {
             part.set_mode(old.mode & 0o777)?;
         }
-        // What an earlier run may have written behind the end, or reserved.
+        // An earlier run may have written or reserved bytes behind the end.
         part.set_size(size)?;
         note::clear(part);
         if let Some(mtime) = mtime {
@@ -216,7 +222,7 @@ impl TreeWriter {
         }
         self.barrier.before_name(&file.part, &mut file.write_back, size)?;
         let group = locked(&self.group);
-        // Each has its file open. A commit that lasts must not let them pass what the system allows.
+        // Each finished file is open. While a commit lasts, they must not exceed the limit on open files.
         let waited = self.has_room.wait_timeout_while(group, ROOM_TIME, |group| group.files.len() >= GROUP_FILES_MAX);
         let mut group = waited.unwrap_or_else(PoisonError::into_inner).0;
         if group.files.is_empty() {
@@ -227,14 +233,14 @@ impl TreeWriter {
         Ok(())
     }
 
-    /// Whether enough files are finished for a [`TreeWriter::commit`].
+    /// Whether it is time for [`TreeWriter::commit`]: the group is full, or 2 s old.
     pub fn is_due(&self) -> bool {
         let group = locked(&self.group);
         let is_full = group.files.len() >= GROUP_FILES || group.bytes >= GROUP_BYTES;
         is_full || !group.files.is_empty() && group.since.elapsed() >= GROUP_TIME
     }
 
-    /// Syncs, and gives all finished files their names. Returns what became of each.
+    /// Syncs, and gives all finished files their names. Returns the result of each.
     pub fn commit(&self) -> Vec<Committed> {
         let files = {
             let mut group = locked(&self.group);
@@ -255,7 +261,7 @@ impl TreeWriter {
 
     fn name(&self, part: &PartFile) -> Result<(), FileError> {
         let path = part.path();
-        // Looked at again: a link or a directory may have come meanwhile, by another entry or another process.
+        // Checked again: another entry or another process may have put a link or a directory here meanwhile.
         if let Some((_, old)) = self.existing(path)?
             && let Some(entries) = &self.entries
             && locked(entries).contains(&old.inode)
@@ -273,61 +279,63 @@ impl TreeWriter {
         Ok(())
     }
 
-    /// Makes sure of a directory; those above it come with it.
+    /// Creates a directory and its missing parents; an existing one stays as it is.
     ///
     /// # Errors
-    /// As [`TreeWriter::judge`]; a file or link in the way; the system's.
+    /// - [`FileError::Path`] as of [`TreeWriter::judge`].
+    /// - [`FileError::Symlink`] if a symbolic link has the name or is on the way.
+    /// - [`FileError::Io`] if a file has the name (`ENOTDIR`), or the system refuses.
     pub fn create_directory(&self, path: &str) -> Result<(), FileError> {
         self.judge(path)?;
         self.root.create_directory(path, 0o777)
     }
 
-    /// Sets the time of last change of a directory, when nothing more is written into it.
+    /// Sets the modification time of a directory, after the last entry in it was written.
     ///
     /// # Errors
-    /// The system's.
+    /// As [`Root::directory`], and [`FileError::Io`] if the system refuses to set the time.
     pub fn set_directory_mtime(&self, path: &str, mtime: Mtime) -> Result<(), FileError> {
         let directory = self.root.directory(path)?;
         set_times(&*directory, mtime).map_err(|errno| FileError::io("set the time of", path, errno))
     }
 
-    /// Removes the unfinished file for `path`, whose content is of no use any more.
+    /// Removes an unfinished file whose content is not needed any more.
     ///
     /// # Errors
-    /// The system's.
+    /// [`FileError::Io`] if the system refuses to remove it.
     pub fn discard(&self, file: TreeFile) -> Result<(), FileError> {
         file.part.remove()
     }
 
-    /// The directory, for messages.
+    /// Path of the directory, for messages.
     pub fn path(&self) -> &Path {
         self.root.path()
     }
 }
 
 impl TreeFile {
-    /// The path below the directory that the file will have.
+    /// Path that the file will have, below the directory.
     pub fn path(&self) -> &str {
         self.part.path()
     }
 
-    /// A second handle of the content, for reading it beside a writer.
+    /// Opens a second handle, to read the content beside a writer.
     ///
     /// # Errors
-    /// The system's.
+    /// [`FileError::Io`] if the system cannot duplicate the descriptor, such as `EMFILE`.
     pub fn reader(&self) -> Result<Reader, FileError> {
         self.part.handle().map(Reader)
     }
 
-    /// The version of the content that an earlier run has noted.
+    /// Version of the content as noted by an earlier run, such as an ETag.
     pub fn version(&self) -> Option<String> {
         note::get(&self.part)
     }
 
-    /// Forgets what an earlier run has written.
+    /// Discards the content that an earlier run has written.
     ///
     /// # Errors
-    /// The system's.
+    /// [`FileError::Io`] if the file cannot be cut to length 0.
     pub fn start_over(&mut self) -> Result<(), FileError> {
         self.resumed_bytes = 0;
         note::clear(&self.part);
@@ -335,7 +343,7 @@ impl TreeFile {
     }
 }
 
-/// Reads an unfinished file.
+/// Reads an unfinished file beside its writer.
 #[derive(Debug)]
 pub struct Reader(File);
 
@@ -343,22 +351,22 @@ impl Reader {
     /// Reads up to a buffer full at `offset`; 0 at the end.
     ///
     /// # Errors
-    /// The system's.
+    /// The error of pread(2), unchanged.
     pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         self.0.read_at(buffer, offset)
     }
 
-    /// Keeps so many bytes of the content, and notes which version they are of, for a run that takes the file up.
+    /// Cuts the file to its first `bytes` bytes and notes that they are of `version`, for a run that resumes it.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error if the file's length cannot be read or the file cannot be cut.
     pub fn settle(&self, bytes: u64, version: Option<&str>) -> io::Result<()> {
         note::settle(&self.0, bytes, version)
     }
 }
 
-/// What is wrong with one entry, for a line that begins with its path. What no run can write is left out; the rest are
-/// errors of the disk.
+/// Error of one entry, for a line that begins with its path. An entry that no run can write is of kind partial ("left
+/// out: …"); all other errors are of kind disk.
 pub fn explain(error: &FileError) -> CommandError {
     let left_out = |reason: &str| CommandError::new(ErrorKind::Partial, format_args!("left out: {reason}"));
     match error {
@@ -367,7 +375,7 @@ pub fn explain(error: &FileError) -> CommandError {
         FileError::NotRegular { .. } => left_out("a directory or device has its name"),
         FileError::Busy { .. } => left_out("another process is writing it"),
         FileError::NotSynced { reason, .. } => CommandError::new(ErrorKind::Disk, reason),
-        // A file that is in the way of a directory.
+        // A file is in the place of a directory above the entry.
         FileError::Io { source, .. } if source.kind() == io::ErrorKind::NotADirectory => {
             left_out("a file is in the place of a directory above it")
         }
@@ -382,7 +390,7 @@ fn same_name(path: &str) -> FileError {
     name::refuse(path, "the file system does not tell its name from that of another entry")
 }
 
-/// Whether the file system of a directory takes `a` and `A` for one name.
+/// Whether the file system of a directory treats `a` and `A` as one name. Tested with a temporary file.
 fn folds_case(root: &Root) -> Result<bool, FileError> {
     let path = || root.path().to_string_lossy();
     let number = u64::from_le_bytes(random());

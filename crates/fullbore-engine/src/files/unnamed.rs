@@ -1,5 +1,4 @@
-//! Files without names, in which what comes down a pipe is kept until it is sent: they are gone with the process, however
-//! it ends.
+//! Files without names. They hold data from a pipe until it is sent, and vanish with the process, however it ends.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -8,13 +7,14 @@ use std::path::Path;
 
 use crate::random::random;
 
-/// Room that is left to others on the disk.
+/// Space that is left free for other programs on the disk, in bytes.
 pub const ROOM_LEFT_BYTES: u64 = 64 << 20;
 
-/// A new file of this directory that has no name, or has lost it at once; for its owner alone.
+/// Creates a file without a name in `directory`, with mode 0600. Where the file system has no `O_TMPFILE`, the name is
+/// removed at once.
 ///
 /// # Errors
-/// The error of the system if it cannot create a file in `directory`.
+/// The system's error if no file can be created in `directory`.
 pub fn unnamed(directory: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).mode(0o600);
@@ -25,7 +25,7 @@ pub fn unnamed(directory: &Path) -> io::Result<File> {
     with_a_name_at_first(options, directory)
 }
 
-/// For file systems that cannot begin without one.
+/// For file systems without `O_TMPFILE`.
 fn with_a_name_at_first(mut options: OpenOptions, directory: &Path) -> io::Result<File> {
     let number = u64::from_le_bytes(random());
     let path = directory.join(format!(".fullbore-{number:016x}.spool"));
@@ -34,10 +34,10 @@ fn with_a_name_at_first(mut options: OpenOptions, directory: &Path) -> io::Resul
     Ok(file)
 }
 
-/// Bytes that are free on the disk of a file.
+/// Free bytes on the file system of `file`.
 ///
 /// # Errors
-/// The error of `fstatvfs` for the file system that has `file`.
+/// The error of `fstatvfs`, unchanged.
 pub fn free_bytes(file: &File) -> io::Result<u64> {
     let room = rustix::fs::fstatvfs(file)?;
     Ok(room.f_bavail.saturating_mul(room.f_frsize))

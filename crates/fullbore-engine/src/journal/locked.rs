@@ -1,6 +1,6 @@
-//! The files of journals in which a run notes for later ones what it has under way at a store.
+//! Journal files in which a run records its uncommitted work at a store, for later runs.
 //!
-//! Each run has one of its own and holds its lock: a file whose lock can be taken is one of a run that is gone.
+//! Each run has its own file and holds its lock. A file whose lock can be taken belongs to a run that is gone.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 
 use crate::random::random;
 
-/// A new file of this directory, whose lock is held; for its owner alone.
+/// Creates a file with mode 0600 in `directory`, which is created if missing, and locks it.
 ///
 /// # Errors
-/// The directory cannot be made, or takes no file.
+/// The system's error if the directory or the file cannot be created, locked or examined.
 pub fn create(directory: &Path, suffix: &str) -> io::Result<(PathBuf, File)> {
     DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     loop {
@@ -20,7 +20,7 @@ pub fn create(directory: &Path, suffix: &str) -> io::Result<(PathBuf, File)> {
         let path = directory.join(format!("{number:016x}{suffix}"));
         let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&path)?;
         file.lock()?;
-        // Before it had its lock another run may have taken it for one that is left over, and removed it.
+        // Before the file was locked, another run may have taken it for abandoned and removed it.
         if file.metadata()?.nlink() > 0 {
             return Ok((path, file));
         }

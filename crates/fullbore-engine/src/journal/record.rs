@@ -1,7 +1,7 @@
-//! The form of the log: records of a length, a checksum and a body, little-endian.
+//! Format of the log: records with a length, a checksum and a body, little-endian.
 //!
-//! The parser takes any bytes: what is cut short, too long, wrong in its checksum or
-//! of an unknown kind ends the log.
+//! The parser accepts any bytes: a record that is cut short, too long, of a wrong checksum or of an unknown kind ends
+//! the log.
 
 use std::io::{self, Read};
 use std::ops::Range;
@@ -18,17 +18,17 @@ pub(super) const BOOT_BYTES: usize = 64;
 /// One entry of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Record<'a> {
-    /// What follows was logged in this run of the kernel.
+    /// The records after this one were logged in this boot of the kernel.
     Boot { id: &'a str },
-    /// An unfinished file gets a number.
+    /// Assigns a key to an unfinished file.
     Part { key: u32, size: u64, sha256: Sha256, path: &'a str },
-    /// Bytes of it were written.
+    /// A range of the file was written.
     Written { key: u32, range: Range<u64> },
-    /// Nothing of it counts any more.
+    /// Nothing of the file counts any more.
     Forget { key: u32 },
-    /// A file has its final name.
+    /// The file has its final name.
     Finished { size: u64, sha256: Sha256, path: &'a str },
-    /// What is before this offset of the log is durable.
+    /// The records before this offset of the log are durable.
     Mark { upto: u64 },
 }
 
@@ -103,22 +103,22 @@ impl Record<'_> {
     }
 }
 
-/// The beginning of a log: what it is, and the boot id.
+/// Writes the header of a log: magic bytes and boot id.
 pub(super) fn start(out: &mut Vec<u8>, boot: &str) {
     out.extend_from_slice(MAGIC);
     Record::Boot { id: boot }.encode(out);
 }
 
-/// Reads records one after the other, in bounded memory.
+/// Reads records one after another, in bounded memory.
 pub(super) struct Reader<R> {
     input: R,
     body: Vec<u8>,
-    /// Bytes of the beginning and of whole records so far.
+    /// Bytes of the header and of the whole records read so far.
     pub(super) bytes: u64,
 }
 
 impl<R: Read> Reader<R> {
-    /// `None` when this is no log.
+    /// Reads the header; `None` when the input is not a log.
     pub(super) fn new(mut input: R) -> io::Result<Option<Reader<R>>> {
         let mut magic = [0; MAGIC.len()];
         if !fill(&mut input, &mut magic)? || magic != *MAGIC {
@@ -127,8 +127,7 @@ impl<R: Read> Reader<R> {
         Ok(Some(Reader { input, body: Vec::new(), bytes: MAGIC.len() as u64 }))
     }
 
-    /// The next record with the offset of its first byte; `None` at the end, which is
-    /// where the log ends or is damaged.
+    /// Returns the next record with the offset of its first byte; `None` at the end of the log, or where it is damaged.
     pub(super) fn next(&mut self) -> io::Result<Option<(u64, Record<'_>)>> {
         let mut head = [0; 8];
         if !fill(&mut self.input, &mut head)? {
@@ -186,15 +185,15 @@ impl<'a> Fields<'a> {
         self.take().map(Sha256)
     }
 
-    /// What is left, as text.
+    /// The rest of the body as text.
     fn text(&mut self, limit: usize) -> Option<&'a str> {
         let text = std::str::from_utf8(std::mem::take(&mut self.0)).ok()?;
         (text.len() <= limit).then_some(text)
     }
 }
 
-/// CRC-32 (IEEE 802.3). Against torn and misplaced blocks, not against an adversary;
-/// twenty lines here are lighter than a crate.
+/// CRC-32 (IEEE 802.3). It guards against torn and misplaced blocks, not against an adversary; twenty lines are lighter
+/// than a crate.
 fn checksum(data: &[u8]) -> u32 {
     let sum = data.iter().fold(!0_u32, |sum, byte| sum >> 8 ^ CRC_TABLE[usize::from(sum as u8 ^ byte)]);
     !sum
@@ -255,7 +254,7 @@ mod tests {
 
     /// Cut at any byte: exactly the whole records before the cut.
     #[test]
-    fn torn_at_every_byte() {
+    fn a_torn_log_has_all_whole_records_before_the_cut() {
         let log = sample();
         let all = records(&log);
         assert_eq!(all.len(), 6);
@@ -272,7 +271,7 @@ mod tests {
     proptest! {
         /// Any one damaged byte: a beginning of the records, nothing invented.
         #[test]
-        fn damaged(at in 0_usize..300, flip in 1_u8..) {
+        fn a_damaged_log_has_only_records_before_the_damage(at in 0_usize..300, flip in 1_u8..) {
             let mut log = sample();
             let all = records(&log);
             let at = at % log.len();
@@ -283,7 +282,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes(mut bytes in proptest::collection::vec(any::<u8>(), 0..200), whole: bool) {
+        fn any_bytes_are_survived(mut bytes in proptest::collection::vec(any::<u8>(), 0..200), whole: bool) {
             if whole {
                 bytes.splice(0..0, *MAGIC);
             }

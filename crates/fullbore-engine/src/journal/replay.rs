@@ -1,4 +1,4 @@
-//! Reading the log: what is unfinished, what was finished, and what of it counts.
+//! Reads the log: unfinished files, finished files, and which of the records count.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -22,11 +22,11 @@ pub struct Finished {
     pub sha256: Sha256,
 }
 
-/// What a log says.
+/// Result of reading a log.
 pub(super) struct Replayed {
-    /// Bytes of it that are whole.
+    /// Bytes of the header and of whole records.
     pub(super) bytes: u64,
-    /// The run of the kernel that it was last written in, if it was one only.
+    /// Boot id of the last record, if all records are of one boot.
     pub(super) boot: Option<String>,
     pub(super) unfinished: HashMap<String, Unfinished>,
     trust: Trust,
@@ -34,7 +34,7 @@ pub(super) struct Replayed {
 
 /// Which records count: those of this boot, and those before the last mark.
 struct Trust {
-    /// Offset from which records are of the present boot.
+    /// Offset from which on records are of the present boot.
     this_boot_from: u64,
     durable_upto: u64,
 }
@@ -45,8 +45,8 @@ impl Trust {
     }
 }
 
-/// Reads the log twice: first for the marks, which speak about what is before them, then
-/// for the rest. So a log of a million files needs no memory for them.
+/// Reads the log twice: first the marks, which concern records before them, then the rest. So a log of a million files
+/// needs no memory for them.
 pub(super) fn replay(
     root: &Arc<Root>,
     path: &str,
@@ -72,7 +72,7 @@ pub(super) fn replay(
                 let same = !boot.is_empty() && id == boot;
                 replayed.trust.this_boot_from = if same { offset } else { u64::MAX };
             }
-            // A mark beyond itself is none of ours.
+            // A mark beyond its own offset was not written by us.
             Record::Mark { upto } if upto <= offset => {
                 replayed.trust.durable_upto = replayed.trust.durable_upto.max(upto);
             }
@@ -125,7 +125,7 @@ pub(super) fn replay(
 }
 
 impl Replayed {
-    /// Hands out the finished files that count, each with whether it is durable.
+    /// Passes on the finished files that count, each with whether it is durable.
     pub(super) fn each_trusted(
         &self,
         root: &Arc<Root>,

@@ -159,7 +159,7 @@ fn what_is_no_log_is_replaced() {
 }
 
 #[test]
-fn no_log_at_all() {
+fn without_a_log_nothing_is_present() {
     let journal = Journal::none();
     let key = journal.part("a", 100, digest(1), false).unwrap();
     journal.written(key, &[0..10]).unwrap();
@@ -170,7 +170,7 @@ fn no_log_at_all() {
 /// Torn at every byte: what was logged last may be missing, nothing is invented, and
 /// the log goes on from there.
 #[test]
-fn torn_at_every_byte_and_continued() {
+fn a_log_torn_at_any_byte_is_continued() {
     let (directory, root) = root();
     let (journal, _) = open(&root);
     let key = journal.part("a", 100, digest(1), false).unwrap();

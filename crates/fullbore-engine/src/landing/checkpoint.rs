@@ -1,5 +1,4 @@
-//! Checkpoints: now and then a sync while the run goes on, so that a power cut costs
-//! little and the sync at the end has little left to do.
+//! Checkpoints: syncs during the run. A power cut then costs little, and the final sync has little left to do.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -15,14 +14,14 @@ use crate::target::{Target, TargetError};
 const EVERY: Duration = Duration::from_secs(30);
 const EVERY_BYTES: u64 = 8 << 30;
 
-/// How often the thread looks whether enough bytes were written.
+/// How often the thread checks whether enough bytes were written.
 const LOOK: Duration = Duration::from_millis(500);
 
 type Failure = Mutex<Option<Arc<TargetError>>>;
 
 pub(super) struct Checkpoints {
     take: Box<dyn Fn() + Send + Sync>,
-    /// The first sync that failed. The kernel reports an error once; we do for ever.
+    /// The first sync that failed. The kernel reports an error once; the landing reports it for ever.
     failure: Arc<Failure>,
     stop: Arc<(Mutex<bool>, Condvar)>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -49,7 +48,7 @@ impl Checkpoints {
                             shared.note_journal(shared.journal.complete_checkpoint(begun));
                         }
                     }
-                    // Nothing is promised, so nothing is marked as kept.
+                    // The target promises nothing, so nothing is marked as durable.
                     Ok(false) => {}
                     Err(error) => {
                         locked(&failure).get_or_insert_with(|| Arc::new(error));
@@ -93,7 +92,7 @@ impl Checkpoints {
         self.so_far()
     }
 
-    /// What became of those until now.
+    /// Result of all checkpoints so far.
     pub(super) fn so_far(&self) -> Result<(), LandingError> {
         match &*locked(&self.failure) {
             Some(error) => Err(LandingError::Sync(error.clone())),

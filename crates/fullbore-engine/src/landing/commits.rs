@@ -1,4 +1,4 @@
-//! How a file ends once its content is right: visible at once, or when the target tells.
+//! How a right file ends: visible at once, or when the target reports the result of its commit.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -7,7 +7,7 @@ use super::file::RightFile;
 use super::{Cause, Outcome, Shared, locked};
 use crate::target::TargetError;
 
-/// The commits of which the target has not told yet.
+/// Commits whose results the target has not reported yet.
 #[derive(Default)]
 pub(super) struct PendingCommits {
     count: Mutex<usize>,
@@ -15,7 +15,7 @@ pub(super) struct PendingCommits {
 }
 
 impl Shared {
-    /// A file is visible.
+    /// Reports a file that is visible.
     pub(super) fn committed(&self, right: RightFile) {
         let RightFile { entry, sources, culprits } = right;
         let spec = &entry.spec;
@@ -32,7 +32,7 @@ impl Shared {
         }
     }
 
-    /// Waits until the target has told of every file. It always does: by a result, or by giving up.
+    /// Waits until the target has reported every commit. It always does: by a result, or by dropping the promise.
     pub(super) fn wait_for_commits(&self) {
         let commits = &self.pending_commits;
         let none = commits.none.wait_while(locked(&commits.count), |count| *count > 0);
@@ -41,7 +41,7 @@ impl Shared {
     }
 }
 
-/// A commit of which the target will tell.
+/// A commit whose result the target will report.
 pub(super) struct PendingCommit {
     shared: Arc<Shared>,
 }

@@ -1,4 +1,4 @@
-//! One file on its thread: what is there, what is hashed, whose it is.
+//! One file on its thread: the ranges present, the hash so far, and the source of each range.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,59 +15,58 @@ use crate::stage::StageClock;
 use crate::target::{Committed, PendingResult, Target, TargetError};
 use crate::window::{Operation, Permit, Position};
 
-/// Bytes of a file written before that is logged. With what the window holds, at most this much per
-/// connection is fetched again after a kill (the promise is 1 MB). Smaller files are not logged
-/// before they are finished.
+/// Bytes of a file that are written before they are logged. Together with the window, this bounds the bytes fetched
+/// again after a kill, per connection (the promise is 1 MB). Smaller files are not logged before they are finished.
 const LOG_BYTES: u64 = if cfg!(test) { 64 << 10 } else { 128 << 10 };
 
-/// A file under way.
+/// A file in progress.
 pub(super) struct FileState<P> {
     pub(super) entry: Arc<Entry>,
     part: P,
-    /// Its name in the journal, if it is large enough.
+    /// Key of the file in the journal, if it is large enough to have one.
     key: Option<Key>,
-    /// Written bytes.
+    /// Written ranges.
     present: Ranges,
-    /// Of them, those not logged.
+    /// Written ranges that are not logged yet.
     unlogged: Ranges,
     sources: Sources,
     hasher: Sha256Hasher,
-    /// Everything before this is hashed, or in `pending`.
+    /// Everything before this offset is hashed, or in `pending`.
     front: u64,
-    /// Bytes at the front, still in memory, in order.
+    /// Bytes before `front` that are still in memory, in order.
     pub(super) pending: Pending,
-    /// Digests of what was there when the whole was wrong.
+    /// Digests of the ranges when the whole was wrong.
     suspects: Vec<RangeDigest>,
-    /// It was found wrong and waits for what the caller decides.
+    /// The file was found wrong and waits for the caller's decision.
     pub(super) is_wrong: bool,
-    /// See [`Entry`].
+    /// Round of the file; see [`Entry`].
     pub(super) round: u32,
 }
 
-/// Bytes that wait for the hash, and their permits.
+/// Bytes that wait for the hash, with their permits.
 #[derive(Default)]
 pub(super) struct Pending {
     data: Vec<Bytes>,
     permits: Vec<Permit>,
 }
 
-/// How it stands with a file.
+/// Whether a file is ready to be concluded.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// Bytes are missing, or not hashed.
+    /// Bytes are missing or not hashed.
     Waits,
-    /// All is hashed.
+    /// All bytes are hashed.
     Whole,
 }
 
-/// Bytes for the hash: from memory, or read back into the caller's buffer.
+/// Bytes to hash: from memory, or read back into the caller's buffer.
 pub(super) enum Next {
     Held(Pending),
     Read(usize),
 }
 
 impl Next {
-    /// How many bytes these are; and how many of them were read back.
+    /// Number of bytes, and the number of them that were read back.
     pub(super) fn bytes(&self) -> (u64, u64) {
         match self {
             Next::Held(pending) => (pending.bytes(), 0),
@@ -77,7 +76,7 @@ impl Next {
 }
 
 impl Pending {
-    /// The bytes, whose hash begins.
+    /// Marks the permits as in the hash and returns the bytes.
     pub(super) fn begin(&mut self) -> impl Iterator<Item = &[u8]> {
         for permit in &mut self.permits {
             permit.at(Position::In(Operation::Hash));
@@ -136,7 +135,7 @@ impl<P: Send + 'static> FileState<P> {
         })
     }
 
-    /// Writes what is new in a chunk; what is at the front waits in memory for the hash.
+    /// Writes the new bytes of a chunk; bytes at the front also wait in memory for the hash.
     pub(super) fn take<T: Target<Part = P>>(
         &mut self,
         target: &T,
@@ -156,7 +155,7 @@ impl<P: Send + 'static> FileState<P> {
             gaps = self.present.missing(whole);
             &gaps[..]
         } else {
-            // All of it, the usual case, without an allocation.
+            // The whole chunk is new, the usual case: no allocation.
             std::slice::from_ref(&whole)
         };
         let mut permit = Some(permit);
@@ -183,7 +182,7 @@ impl<P: Send + 'static> FileState<P> {
         Ok(())
     }
 
-    /// Notes bytes that were written; at the front they stay in memory for the hash.
+    /// Records written bytes; at the front they also stay in memory for the hash.
     fn note(&mut self, range: &Range<u64>, source: u16, data: Bytes, mut permit: Permit) {
         self.present.insert(range.clone());
         self.sources.insert(range.clone(), source);
@@ -198,18 +197,18 @@ impl<P: Send + 'static> FileState<P> {
         }
     }
 
-    /// Bytes at the front that are there and not hashed.
+    /// Number of bytes from the front on that are present and not hashed.
     pub(super) fn unhashed_bytes(&self) -> u64 {
         if self.is_wrong { 0 } else { self.present.end_of_run(self.front) - self.front + self.pending.bytes() }
     }
 
-    /// Lets go of what waits in memory: it is in the file, and is read back for the hash.
+    /// Drops the bytes in memory: they are in the file, and are read back for the hash.
     pub(super) fn put_off(&mut self) {
         self.front -= std::mem::take(&mut self.pending).bytes();
     }
 
-    /// What is to be hashed next: all that waits in memory, or what fits into the buffer of what
-    /// is in the file. The hasher comes with it, and goes back with `hashed`.
+    /// Next bytes to hash: all that wait in memory, or a buffer full read back from the file. The hasher comes with
+    /// them, and returns with `hashed`.
     pub(super) fn next_to_hash<T: Target<Part = P>>(
         &mut self,
         target: &T,
@@ -230,7 +229,7 @@ impl<P: Send + 'static> FileState<P> {
         Ok((std::mem::take(&mut self.hasher), next))
     }
 
-    /// The hash of what `next_to_hash` gave is done.
+    /// Takes back the hasher after the bytes of `next_to_hash` were hashed.
     pub(super) fn hashed(&mut self, shared: &Shared, hasher: Sha256Hasher, read_bytes: u64) {
         self.hasher = hasher;
         self.front += read_bytes;
@@ -242,7 +241,7 @@ impl<P: Send + 'static> FileState<P> {
         if is_whole { Progress::Whole } else { Progress::Waits }
     }
 
-    /// Compares; then it gets its final name, or the digests of its ranges.
+    /// Compares the hash. A right file is committed; a wrong one gets the digests of its ranges.
     pub(super) fn conclude<T: Target<Part = P>>(
         mut self,
         target: &T,
@@ -268,7 +267,7 @@ impl<P: Send + 'static> FileState<P> {
                 })
             }
             Err(got) => {
-                // Not to be taken up by a later run, whatever comes next.
+                // A wrong file must not be resumed by a later run, whatever happens next.
                 self.forget(shared);
                 let ranges = self.digests(target, clock, buffer, got)?;
                 self.suspects.extend_from_slice(&ranges);
@@ -278,7 +277,7 @@ impl<P: Send + 'static> FileState<P> {
         }
     }
 
-    /// Takes these ranges again; all when there are none.
+    /// Accepts these ranges again; the whole file if `ranges` is empty.
     pub(super) fn retry(&mut self, shared: &Shared, ranges: &[Range<u64>]) {
         let whole = 0..self.entry.spec.size;
         let whole = std::slice::from_ref(&whole);
@@ -299,7 +298,7 @@ impl<P: Send + 'static> FileState<P> {
         }
     }
 
-    /// Logs what was written since the last time.
+    /// Logs the ranges written since the last time.
     pub(super) fn log(&mut self, shared: &Shared) {
         let unlogged = std::mem::take(&mut self.unlogged);
         if let Some(key) = self.key
@@ -309,7 +308,7 @@ impl<P: Send + 'static> FileState<P> {
         }
     }
 
-    /// Gives it up: what may be right stays for a later run, what is wrong goes.
+    /// Abandons the file: ranges that may be right stay for a later run; a file found wrong is removed.
     pub(super) fn abandon<T: Target<Part = P>>(
         mut self,
         target: &T,
@@ -347,7 +346,7 @@ impl<P: Send + 'static> FileState<P> {
         Ok(digests)
     }
 
-    /// Whose bytes differed from those that are there now, and right.
+    /// Sources whose bytes differed from the right ones that are there now.
     fn culprits<T: Target<Part = P>>(
         &mut self,
         target: &T,
@@ -383,7 +382,7 @@ impl<P: Send + 'static> FileState<P> {
 /// How a file ended.
 pub(super) enum Conclusion<P> {
     Right(RightFile),
-    /// It is right, and the target will tell when it is visible.
+    /// The content is right, and the target will report when it is visible.
     Pending(RightFile, PendingResult),
     Wrong {
         got: Sha256,
@@ -413,7 +412,7 @@ fn read_range<T: Target>(
         let len = usize::try_from(range.end - at).unwrap_or(usize::MAX).min(buffer.len());
         let count = clock.device(|| target.read_at(part, at, &mut buffer[..len]))?;
         if count == 0 {
-            // Somebody cut the file under our hands.
+            // Another process cut the file meanwhile.
             return Err(Cause::Vanished { path: entry.spec.path.clone() });
         }
         each(&buffer[..count]);

@@ -1,9 +1,8 @@
-//! What a thread of the landing hashes when.
+//! When a landing thread hashes which file.
 //!
-//! A SHA-256 is one long chain, and a processor without SHA instructions takes eight chains in
-//! vector lanes in hardly more time than one. So where that pays, and while more chunks wait than
-//! the thread keeps up with, hashing is put off until enough files have bytes for it: those are in
-//! the page cache by then and are read back, which costs a tenth of what it saves. A thread that
+//! A SHA-256 is one long chain. A processor without SHA instructions computes eight chains in vector lanes in hardly
+//! more time than one. So where that pays, a thread that falls behind puts hashing off until enough files have bytes
+//! for it. Those bytes are then read back from the page cache, at a tenth of the cost that is saved. A thread that
 //! keeps up hashes at once, from memory.
 
 use std::collections::BTreeMap;
@@ -16,40 +15,40 @@ use crate::digest::{STREAMS_MAX, Sha256Hasher, update_many};
 use crate::pipeline::Receiver;
 use crate::target::Target;
 
-/// Bytes read back at once of one file. Those of all lanes fit into a core's L2 cache.
+/// Bytes of one file read back at once. Those of all lanes together fit into a core's L2 cache.
 const READ_BYTES: usize = 64 << 10;
 pub(super) const READ_BUFFER_BYTES: usize = STREAMS_MAX * READ_BYTES;
 
-/// Bytes whose hash a thread puts off at most. In the page cache, so that a machine with little
-/// memory does not read them from the disk; large enough for some large files.
+/// Maximum number of bytes whose hash a thread puts off. They must stay in the page cache of a machine with little
+/// memory, and suffice for some large files.
 const PUT_OFF_BYTES: u64 = if cfg!(test) { 256 << 10 } else { 256 << 20 };
 
-/// A thread that finds so many bytes waiting is behind: a millisecond of eight lanes.
+/// A thread with at least this many bytes waiting is behind: a millisecond of eight lanes.
 const BEHIND_BYTES: u64 = 1 << 20;
 
-/// Time without chunks after which a thread that has put off hashing does it. The window may be
-/// empty or the network wait for a core, and both take less.
+/// A thread that has put off hashing resumes it after this time without chunks. An empty window, or a network thread
+/// waiting for a core, takes less.
 const GATHER: Duration = Duration::from_millis(1);
 
-/// Time that an idle thread waits after a first chunk for those of other files. Enough for some
-/// 100 KB each of four files on a link of 1 Gbit/s.
+/// Time that an idle thread waits after a first chunk for chunks of other files. Enough to receive about 100 KB of each
+/// of four files at 1 Gbit/s.
 const LINGER: Duration = Duration::from_millis(4);
 
-/// A thread with less than this before it keeps up, and new files are better hashed there, beside its
-/// others, than by an idle one alone.
+/// A thread with fewer bytes waiting keeps up. New files are better hashed there, beside its others, than by an idle
+/// thread alone.
 const KEEPS_UP_BYTES: u64 = 1 << 20;
 
-/// The files of a thread that have bytes to hash.
+/// Files of a thread that have bytes to hash.
 pub(super) struct Ready {
     files: BTreeMap<u32, u64>,
     bytes: u64,
-    /// Files that are hashed in the time of one; 1 where nothing is gained.
+    /// Number of files hashed at once; 1 where hashing several saves nothing.
     side_by_side: usize,
-    /// Hashing has been put off.
+    /// Whether hashing has been put off.
     is_gathering: bool,
 }
 
-/// The thread for a new file, by the bytes that wait before each.
+/// Chooses the thread for a new file, by the bytes that wait for each thread.
 pub(super) fn thread_for_new(side_by_side: usize, waiting_bytes: impl Iterator<Item = u64> + Clone) -> usize {
     let keeps_up = waiting_bytes.clone().position(|bytes| side_by_side > 1 && bytes < KEEPS_UP_BYTES);
     let least = || waiting_bytes.enumerate().min_by_key(|(_, bytes)| *bytes).map_or(0, |(thread, _)| thread);
@@ -65,23 +64,24 @@ impl Ready {
         self.files.is_empty()
     }
 
-    /// Bytes to hash, of all files.
+    /// Total of bytes to hash, of all files.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// This file has so many bytes to hash now.
+    /// Sets the number of bytes that a file has to hash.
     pub(super) fn set(&mut self, item: u32, bytes: u64) {
         let before = if bytes == 0 { self.files.remove(&item) } else { self.files.insert(item, bytes) };
         self.bytes = self.bytes + bytes - before.unwrap_or(0);
     }
 
-    /// Whether there will be more files to hash side by side if hashing waits.
+    /// Whether waiting would let more files be hashed at once.
     fn may_wait(&self) -> bool {
         self.files.len() < self.side_by_side && self.bytes < PUT_OFF_BYTES
     }
 
-    /// Whether hashing has to go on, chunks or not: this many bytes came, and so many were hashed.
+    /// Whether hashing must continue even if chunks wait, so that it keeps pace: `taken_bytes` arrived, `hashed_bytes`
+    /// were hashed.
     fn must_go_on(&self, taken_bytes: u64, hashed_bytes: u64) -> bool {
         self.side_by_side > 1
             && !self.is_empty()
@@ -97,7 +97,7 @@ impl<T: Target> Worker<T> {
         }
     }
 
-    /// Whether chunks came within a moment, for which a thread waits that has put off hashing.
+    /// After hashing was put off, waits a moment for further chunks and returns the first.
     pub(super) fn gather(&mut self, messages: &mut Receiver<Message>) -> Option<Message> {
         if std::mem::take(&mut self.ready.is_gathering) {
             self.clocks.hash.starved_in(|| std::thread::sleep(GATHER));
@@ -108,11 +108,11 @@ impl<T: Target> Worker<T> {
         None
     }
 
-    /// Hashes some of what is there, if now is the time.
+    /// Hashes waiting bytes, unless it is better to wait for more files.
     pub(super) fn hash(&mut self, taken_bytes: u64, more_waits: bool) {
         let is_behind = more_waits || taken_bytes >= BEHIND_BYTES || self.ready.is_gathering;
         if is_behind && self.ready.side_by_side > 1 {
-            // Also when it is time to hash: what one file has more than others would be hashed alone.
+            // Even if hashing is due: the surplus of the longest file would be hashed alone.
             self.put_off();
         }
         self.ready.is_gathering = is_behind && self.ready.may_wait();
@@ -125,7 +125,7 @@ impl<T: Target> Worker<T> {
         }
     }
 
-    /// Lets go of what waits in memory, and of its permits.
+    /// Drops the bytes in memory, and so their permits.
     fn put_off(&mut self) {
         for item in self.ready.files.keys() {
             if let Some(file) = self.files.get_mut(item) {
@@ -134,8 +134,8 @@ impl<T: Target> Worker<T> {
         }
     }
 
-    /// Hashes all that waits in memory and, beside it, of what was put off as much as fits into the
-    /// buffer.
+    /// Hashes all bytes in memory and, beside them, as many put-off bytes as fit into the buffer. Returns the number of
+    /// bytes hashed.
     fn hash_once(&mut self) -> u64 {
         let turns = self.turns();
         let mut jobs = Vec::with_capacity(turns.len());
@@ -152,7 +152,7 @@ impl<T: Target> Worker<T> {
         let mut streams: Vec<_> = jobs.iter_mut().map(Job::stream).collect();
         update_many(streams.iter_mut().map(|(hasher, pieces)| (&mut **hasher, &pieces[..])));
         let mut hashed_bytes = 0;
-        // The permits go home with what held them.
+        // Dropping the bytes drops their permits.
         let done: Vec<_> = jobs.into_iter().map(|job| (job.item, job.next.bytes(), job.hasher)).collect();
         for (item, (bytes, read_bytes), hasher) in done {
             hashed_bytes += bytes;
@@ -168,8 +168,8 @@ impl<T: Target> Worker<T> {
         hashed_bytes
     }
 
-    /// The files to hash now: those that wait in memory, for their permits; then those that were put
-    /// off, the longest first, because it would be alone at the end.
+    /// Files to hash now: first those with bytes in memory, to release their permits. Then files that were put off, the
+    /// longest first: otherwise it would be hashed alone at the end.
     fn turns(&self) -> Vec<u32> {
         let is_held = |item: &u32| self.files.get(item).is_some_and(|file| !file.pending.is_empty());
         let (mut turns, put_off): (Vec<u32>, Vec<u32>) = self.ready.files.keys().partition(|item| is_held(item));
@@ -181,7 +181,7 @@ impl<T: Target> Worker<T> {
     }
 }
 
-/// What is hashed of one file.
+/// Bytes of one file to hash.
 struct Job<'b> {
     item: u32,
     hasher: Sha256Hasher,

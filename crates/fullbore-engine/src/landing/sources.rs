@@ -1,13 +1,13 @@
-//! Who sent which bytes of a file.
+//! Which source sent which bytes of a file.
 
 use std::ops::Range;
 
-/// Ranges with their source: sorted, disjoint, neighbours of one source merged.
+/// Ranges with their source: sorted, disjoint; neighbours of one source are merged.
 #[derive(Debug, Default)]
 pub(super) struct Sources(Vec<(Range<u64>, u16)>);
 
 impl Sources {
-    /// Adds a range that has no source yet.
+    /// Sets the source of the bytes in a range that have none yet.
     pub(super) fn insert(&mut self, range: Range<u64>, source: u16) {
         if range.is_empty() {
             return;
@@ -29,7 +29,7 @@ impl Sources {
         }
     }
 
-    /// Forgets whose a range was.
+    /// Forgets the sources of a range.
     pub(super) fn remove(&mut self, range: &Range<u64>) {
         if range.is_empty() {
             return;
@@ -47,7 +47,7 @@ impl Sources {
         self.0.iter().cloned()
     }
 
-    /// Each source once, in order of number.
+    /// Each source once, in ascending order.
     pub(super) fn names(&self) -> Vec<u16> {
         let mut names: Vec<u16> = self.0.iter().map(|(_, source)| *source).collect();
         names.sort_unstable();
@@ -72,7 +72,9 @@ mod tests {
     proptest! {
         /// The same as a row of owners, each byte set only where it has none.
         #[test]
-        fn as_a_row_of_owners(steps in proptest::collection::vec((0_u16..4, 0_u64..40, 0_u64..12), 0..40)) {
+        fn sources_are_those_of_a_row_of_owners(
+            steps in proptest::collection::vec((0_u16..4, 0_u64..40, 0_u64..12), 0..40),
+        ) {
             let mut sources = Sources::default();
             let mut row = [None; 64];
             for (source, start, len) in steps {

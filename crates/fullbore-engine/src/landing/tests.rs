@@ -101,7 +101,7 @@ fn verified(outcome: Outcome) -> (u32, Vec<u16>, Vec<u16>) {
 }
 
 #[test]
-fn in_order_out_of_order_empty() {
+fn files_land_in_order_out_of_order_and_empty() {
     let mut run = memory();
     let data = bytes(1, 1000);
     assert_eq!(run.landing.begin(spec(1, "a", &data)), []);
@@ -168,7 +168,7 @@ fn the_host_that_lied_is_named() {
 }
 
 #[test]
-fn one_host_twice_wrong_then_right() {
+fn a_file_is_verified_after_two_hosts_sent_wrong_bytes() {
     let mut run = memory();
     let data = bytes(4, 500);
     run.landing.begin(spec(1, "a", &data));
@@ -186,7 +186,7 @@ fn one_host_twice_wrong_then_right() {
 }
 
 #[test]
-fn given_up() {
+fn an_abandoned_file_keeps_only_its_unverified_part() {
     let directory = tempfile::tempdir().unwrap();
     let mut run = local(directory.path(), Fault::Never);
     let data = bytes(5, 600);
@@ -283,7 +283,7 @@ fn impossible_paths_and_taken_ones_fail() {
 }
 
 #[test]
-fn time_of_change_from_plan_or_answer() {
+fn the_mtime_comes_from_the_plan_or_the_answer() {
     let directory = tempfile::tempdir().unwrap();
     let mut run = local(directory.path(), Fault::Never);
     let data = bytes(7, 10);
@@ -350,7 +350,7 @@ proptest! {
     /// name only when it is right, the liars whose bytes were taken are named, and no
     /// honest source is.
     #[test]
-    fn any_order_split_duplicate_and_liar(
+    fn whatever_arrives_only_right_files_are_named_and_only_liars_blamed(
         pieces in pieces(),
         liars in proptest::collection::btree_set(1_u16..5, 0..3),
         lies_at in proptest::collection::vec(0_usize..5000, 4),
@@ -601,7 +601,7 @@ fn check_and_complete(directory: &Path, archive: &[(String, Vec<u8>)]) -> u64 {
 }
 
 #[test]
-fn enospc_eio_edquot_at_every_operation() {
+fn errors_of_the_disk_at_any_operation_leave_nothing_wrong() {
     let archive = archive();
     for n in 1..=operations() {
         let errno = [libc::ENOSPC, libc::EIO, libc::EDQUOT][n as usize % 3];
@@ -654,7 +654,7 @@ fn a_late_store_fails_at_every_operation_and_at_every_answer() {
 }
 
 #[test]
-fn killed_at_every_operation_and_resumed() {
+fn a_run_killed_at_any_operation_is_resumed_with_few_bytes_again() {
     let archive = archive();
     let total: u64 = archive.iter().map(|(_, data)| data.len() as u64).sum();
     for n in 1..=operations() {
@@ -685,7 +685,7 @@ fn killed_at_every_operation_and_resumed() {
 /// A run resumes what an earlier one, ended in good order, had begun, and does not ask for
 /// what is there.
 #[test]
-fn resumed_from_the_journal() {
+fn a_run_resumes_what_the_journal_has() {
     let directory = tempfile::tempdir().unwrap();
     let data = bytes(1, 2 << 20);
     let run = local(directory.path(), Fault::Never);

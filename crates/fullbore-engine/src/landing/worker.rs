@@ -1,5 +1,4 @@
-//! A thread of the landing: takes chunks and writes them, and concludes files. What is hashed
-//! when is in `hashing`.
+//! A thread of the landing: receives chunks, writes them, and concludes files. `hashing` decides when it hashes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,8 +12,8 @@ use crate::pipeline::Receiver;
 use crate::stage::StageClock;
 use crate::target::Target;
 
-/// Chunks written before their files are hashed: several files at once, while their
-/// bytes are still in the processor's cache. A guess.
+/// Chunks written before their files are hashed: several files at once, while their bytes are still in the processor's
+/// cache. A guess.
 const BATCH_CHUNKS: usize = 64;
 const BATCH_BYTES: u64 = 4 << 20;
 
@@ -28,14 +27,14 @@ pub(super) struct Clocks {
 pub(super) struct Worker<T: Target> {
     pub(super) target: Arc<T>,
     pub(super) shared: Arc<Shared>,
-    /// Its number among the threads.
+    /// Number of this thread.
     number: usize,
     load: Arc<Load>,
     pub(super) clocks: Clocks,
     pub(super) files: HashMap<u32, FileState<T::Part>>,
     /// Files with bytes to hash.
     pub(super) ready: Ready,
-    /// For what is read back.
+    /// Buffer for bytes that are read back.
     pub(super) buffer: Vec<u8>,
     ended: bool,
 }
@@ -76,11 +75,11 @@ impl<T: Target> Worker<T> {
         self.shared.note_journal(self.shared.journal.flush());
     }
 
-    /// The next message; none when all is done. While there is something to hash, nobody
-    /// waits for messages.
+    /// Returns the next message; `None` when all work is done. Does not wait for messages while there is something to
+    /// hash.
     fn next(&mut self, messages: &mut Receiver<Message>) -> Option<Message> {
         if self.ended {
-            // What was handed over is done, however much more there would be.
+            // Work handed over before the end is done; nothing more is accepted.
             messages.close();
         }
         if let Some(message) = messages.try_recv().or_else(|| self.gather(messages)) {
@@ -97,7 +96,7 @@ impl<T: Target> Worker<T> {
         first
     }
 
-    /// Writes the first chunk and some that wait behind it; returns their bytes.
+    /// Writes the first chunk and some that wait behind it; returns the number of their bytes.
     fn take_batch(&mut self, first: Message, messages: &mut Receiver<Message>) -> u64 {
         let mut next = Some(first);
         let (mut chunks, mut bytes) = (0, 0);
@@ -142,8 +141,8 @@ impl<T: Target> Worker<T> {
                 }
                 Command::Abandon(entry) => {
                     if let Some(file) = self.close(entry.spec.item) {
-                        // A wrong file that cannot be removed harms nobody: it has no name
-                        // that anybody reads, and the journal has forgotten it.
+                        // A wrong file that cannot be removed does no harm: nobody reads its temporary name, and the
+                        // journal has forgotten it.
                         let _ = file.abandon(&*self.target, &self.shared, &self.clocks.write);
                     }
                     self.shared.left(&entry);
@@ -153,7 +152,7 @@ impl<T: Target> Worker<T> {
         }
     }
 
-    /// Opens the file unless it is; false when it has failed or is closed.
+    /// Opens the file unless it is open; false when it has failed or is closed.
     fn open(&mut self, entry: Arc<Entry>) -> bool {
         let item = entry.spec.item;
         if entry.closed.load(Ordering::Acquire) {
@@ -195,7 +194,7 @@ impl<T: Target> Worker<T> {
         self.settle(item);
     }
 
-    /// After its bytes were written or hashed: what the file needs next.
+    /// Updates the bytes that wait for the hash, and concludes a file that is complete.
     pub(super) fn settle(&mut self, item: u32) {
         let Some(file) = self.files.get(&item) else {
             return;
@@ -206,7 +205,7 @@ impl<T: Target> Worker<T> {
         }
     }
 
-    /// Takes a file out of those that are open here.
+    /// Removes a file from those that this thread has open.
     fn close(&mut self, item: u32) -> Option<FileState<T::Part>> {
         self.ready.set(item, 0);
         self.files.remove(&item)
@@ -221,7 +220,7 @@ impl<T: Target> Worker<T> {
         match file.conclude(target, shared, &self.clocks.write, &mut self.buffer) {
             Ok(Conclusion::Right(right)) => self.shared.committed(right),
             Ok(Conclusion::Pending(right, pending)) => {
-                // Late copies of its bytes would begin it anew.
+                // Late copies of its bytes would begin the file anew.
                 right.entry.closed.store(true, Ordering::Release);
                 let pending_commit = PendingCommit::begin(&self.shared);
                 pending.then(move |result| pending_commit.end(right, result));
@@ -245,7 +244,7 @@ impl<T: Target> Worker<T> {
 }
 
 impl<T: Target> Drop for Worker<T> {
-    /// After a panic nobody is left to say what becomes of this thread's files.
+    /// After a panic nobody else would report this thread's files.
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.shared.items_of(self.number).into_iter().for_each(|item| self.shared.thread_failed(item));

@@ -1,41 +1,42 @@
-//! A file of a grid that was checked, as `--json` has it. Its cap is not in it: that is the right to read it.
+//! Result of checking one file of a grid, in the form of `--json`. It omits the file's cap, which grants the right to
+//! read it.
 
 use serde::{Deserialize, Serialize};
 
-/// Where the shares of one file are.
+/// Result of checking one file of a grid.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CheckedFile {
-    /// What the file is called: its path below a directory, its name in the list, or which cap it was.
+    /// Path below a directory, name in the list, or the kind of cap.
     pub path: String,
-    /// What servers know its shares by, in base32; none if its content is in its cap.
+    /// Storage index of the shares, in base32; absent if the content is in the cap itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage_index: Option<String>,
-    /// Shares that a reader needs.
+    /// Number of shares that a reader needs.
     pub needed: u64,
-    /// Shares that there should be.
+    /// Number of shares that should exist.
     pub total: u64,
-    /// Different good shares that there are.
+    /// Number of different good shares found.
     pub shares: u64,
-    /// Servers that hold some of them.
+    /// Number of servers that hold a share.
     pub servers: u64,
-    /// Servers that hold different shares: how many a reader may lose one after the other.
+    /// Servers of happiness: how many servers hold different shares.
     pub happiness: u64,
-    /// Whether all shares are there, and on as many servers as the node wants.
+    /// Whether all shares exist, on as many servers as the node requires.
     pub healthy: bool,
-    /// Whether the file can be read.
+    /// Whether enough shares exist to read the file.
     pub recoverable: bool,
     /// Damaged shares, one line each.
     pub damaged: Vec<String>,
-    /// Servers that renewed the leases on its shares (`--renew`).
+    /// Number of servers that renewed the leases on the file's shares (`--renew`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leases: Option<u64>,
-    /// Shares that were made again (`--repair`).
+    /// Number of shares that were rebuilt and uploaded (`--repair`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sent_shares: Option<u64>,
-    /// The same in words.
+    /// The result as a sentence.
     pub message: String,
-    /// Whether people read of it even if it is healthy: it is one of the arguments.
+    /// Whether the program prints the file even if it is healthy, because it is an argument.
     #[serde(skip)]
     pub is_shown: bool,
 }

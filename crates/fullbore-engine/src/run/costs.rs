@@ -1,4 +1,4 @@
-//! What this process has cost so far, by the kernel.
+//! Processor time and memory of this process, from the kernel.
 
 /// Processor time in milliseconds and largest resident memory in bytes of this process so far.
 pub fn process_costs() -> (u64, u64) {
@@ -15,7 +15,7 @@ pub fn process_costs() -> (u64, u64) {
     let cpu_ms = std::fs::read_to_string(format!("{own}/stat"))
         .ok()
         .and_then(|stat| {
-            // Fields 14 and 15; the second may hold anything, but ends with the last parenthesis.
+            // Fields 14 and 15. The second field may contain anything, but ends with the last parenthesis.
             let (_, rest) = stat.rsplit_once(')')?;
             let mut fields = rest.split_whitespace().skip(11);
             let user: u64 = fields.next()?.parse().ok()?;

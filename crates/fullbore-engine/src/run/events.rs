@@ -1,8 +1,7 @@
-//! What a command tells while it runs, as data.
+//! Events of a command while it runs, as data.
 //!
-//! Commands emit [`Event`]s and print nothing; the program renders them as a bar,
-//! as log lines, or as lines of JSON. The JSON form of this enum is the schema of
-//! `--json`: names are kept, new fields and events may come.
+//! Commands emit [`Event`]s and print nothing; the program renders them as a bar, as log lines, or as lines of JSON.
+//! The JSON form of this enum is the schema of `--json`: names are stable, new fields and events may be added.
 
 use std::time::Duration;
 
@@ -15,181 +14,182 @@ use super::queue_status::QueueStatus;
 use super::report::{IndexPatches, Summary, began};
 use super::stored::StoredFile;
 
-/// One thing that happened. In JSON, `event` has the name in snake case.
+/// One event of a run. In JSON, `event` is its name in snake case.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
-    /// A command began on one mirror.
+    /// A command began, on one mirror if it has several.
     Started {
-        /// `mirror`, `check`, …
+        /// Name of the command: `mirror`, `check`, …
         command: String,
-        /// fullbore's version.
+        /// Version of fullbore.
         version: String,
-        /// The name of the section in the settings, if it has one.
+        /// Name of the section in the settings file, if it has one.
         #[serde(skip_serializing_if = "Option::is_none")]
         name: Option<String>,
-        /// The directory worked on.
+        /// Directory of the run, or the address of its store or grid.
         dir: String,
-        /// Unix time in seconds.
+        /// Start of the run, Unix time in seconds.
         started_unix_s: i64,
     },
-    /// The next part of the work began.
+    /// The next phase began.
     Phase {
-        /// Which one.
+        /// The phase that began.
         phase: Phase,
     },
-    /// What is to be done is known now.
+    /// The plan is complete: what to fetch and what to delete.
     Plan(Plan),
     /// The plan is in the store, for workers (`mirror --pin`).
     Pinned(Pinned),
-    /// A file that the run would delete (`--dry-run`).
+    /// The run would delete this file (`--dry-run`).
     WouldDelete {
         /// Path below the mirror's directory.
         path: String,
-        /// Its size.
+        /// Size of the file, in bytes.
         bytes: u64,
     },
-    /// Where the run stands; several times per second.
+    /// Progress of the run, several times per second.
     Progress(Progress),
-    /// A host did something wrong; its files went to others.
+    /// A host failed a request; its files are fetched from other hosts.
     HostFault {
         /// Name and port of the host.
         host: String,
-        /// The file it was about, below the mirror's address.
+        /// The requested file, below the mirror's address.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         path: Option<String>,
-        /// What it did.
+        /// Description of the fault.
         fault: String,
-        /// Faults of this host so far; several may have come since it was last told of.
+        /// Number of faults of this host so far. Several may have occurred since its last event.
         strikes: u64,
     },
-    /// Something happened to a worker (`mirror --queue`).
+    /// The state of a worker changed (`mirror --queue`).
     Worker {
-        /// Its name.
+        /// Name of the worker.
         worker: String,
-        /// What happened.
+        /// The change.
         change: WorkerChange,
     },
     /// A suite is visible now.
     Published {
-        /// The suite as asked for.
+        /// Name of the suite, as the user gave it.
         suite: String,
-        /// Its directory below dists/.
+        /// Directory of the suite below `dists/`.
         codename: String,
-        /// The Release's Date, Unix time in seconds.
+        /// Date field of the Release file, Unix time in seconds.
         date_unix_s: i64,
     },
-    /// A file that was missing or wrong is right again (`check --repair`).
+    /// A missing or wrong file was repaired (`check --repair`).
     Repaired {
         /// Path below the mirror's directory.
         path: String,
-        /// Its size.
+        /// Size of the file, in bytes.
         bytes: u64,
     },
     /// A file that no signed index names (`check`).
     Extra {
-        /// Path below the directory.
+        /// Path below the checked directory.
         path: String,
-        /// Its size.
+        /// Size of the file, in bytes.
         bytes: u64,
     },
-    /// The patches of an index are as they are to be published (`pdiff publish`).
+    /// The patches of an index are ready to be published (`pdiff publish`).
     Index(IndexPatches),
-    /// A file is in the grid or the bucket now (`put`). Has its cap.
+    /// A file was stored in the grid or the bucket (`put`). Contains its cap.
     Stored(StoredFile),
-    /// An entry of a directory (`ls`).
+    /// One entry of a listed directory (`ls`).
     Listed(ListedEntry),
-    /// What a queue has at the moment (`work --status`).
+    /// Present state of a queue (`work --status`).
     Queue(QueueStatus),
     /// A file of a grid was checked (`check`).
     Checked(CheckedFile),
-    /// A file was there already (`put`). Has its address.
+    /// A file was stored already (`put`). Contains its address.
     Present(StoredFile),
-    /// A file that the run would put (`--dry-run`). Has the cap or address that it would have.
+    /// The run would store this file (`put --dry-run`). Contains its future cap or address.
     WouldStore(StoredFile),
-    /// An object that is deleted now (`put --delete`).
+    /// The run is about to delete this object (`put --delete`).
     DeletingObject {
-        /// Its key.
+        /// Key of the object.
         key: String,
     },
-    /// An object that the run would delete (`put --delete --dry-run`).
+    /// The run would delete this object (`put --delete --dry-run`).
     WouldDeleteObject {
-        /// Its key.
+        /// Key of the object.
         key: String,
     },
-    /// Something is wrong with one file, or was left out on purpose; the run goes on.
+    /// One file has a problem or was left out on purpose; the run continues.
     Problem {
-        /// Its kind, such as `unreadable`.
+        /// Kind of the problem, such as `unreadable`.
         problem: String,
-        /// The path, from the root of the copy.
+        /// Path from the root of the copy.
         path: String,
         /// The kind and the cause, in words.
         message: String,
-        /// Only told: the run ends well all the same.
+        /// True if the problem does not make the run fail.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         harmless: bool,
     },
     /// The content of a file is copied; in a dry run, it would be (`copy`).
     Copy {
-        /// The path, from the root of the copy. With `change`, as `rsync -i` shows it: directories with a slash behind,
-        /// links with what they lead to.
+        /// Path from the root of the copy. If `change` is present, it is in the form of `rsync -i`: directories end
+        /// with a slash, links show their target.
         path: String,
-        /// What changes, in the letters of `rsync -i` (`--itemize-changes`).
+        /// The change, in the letters of `rsync -i` (`--itemize-changes`).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         change: Option<String>,
     },
     /// A file was deleted at the destination; in a dry run, it would be (`copy`).
     Deleted {
-        /// The path, from the root of the copy.
+        /// Path from the root of the copy.
         path: String,
     },
-    /// A file was removed at the source, as the destination has it on its disk (`copy`).
+    /// A file was removed at the source, after the destination had it on its disk (`copy`).
     Removed {
-        /// The path, from the root of the copy.
+        /// Path from the root of the copy.
         path: String,
     },
-    /// The other machine, or the ssh that leads there, wrote a line to stderr (`copy`, `probe`).
+    /// The other machine, or the ssh process that connects to it, wrote a line to stderr (`copy`, `probe`).
     Said {
-        /// The other machine.
+        /// Name of the other machine.
         host: String,
-        /// The line.
+        /// Text of the line.
         message: String,
     },
     /// The next trial began (`probe`).
     Trial {
-        /// What is tried.
+        /// Description of the trial.
         what: String,
     },
-    /// Something worth knowing about the run; nothing is wrong.
+    /// Information about the run; nothing is wrong.
     Note {
-        /// One line.
+        /// Text of the note, one line.
         message: String,
     },
-    /// Something the reader should know, though the run goes on.
+    /// A problem that does not stop the run.
     Warning {
-        /// One line.
+        /// Text of the warning, one line.
         message: String,
     },
-    /// The run failed; `Summary` still follows when something was done.
+    /// The run failed. `Summary` still follows if the run did any work.
     Error {
-        /// The kind, which gives the exit code.
+        /// Kind of the error, which decides the exit code.
         kind: ErrorKind,
-        /// The exit code.
+        /// Exit code of the program.
         exit_code: u8,
-        /// One line.
+        /// Text of the error, one line.
         message: String,
-        /// More on it.
+        /// Further lines of the error.
         context: Vec<String>,
-        /// What to do.
+        /// Suggestions for the user, as imperatives.
         hints: Vec<String>,
     },
-    /// The totals and the verdict; always the last of a mirror.
+    /// Totals and verdict; always the last event of a run.
     Summary(Box<Summary>),
 }
 
 impl Event {
-    /// The beginning, now, of a run of `command` on `dir`: a directory, or the address of a store or a grid.
+    /// Creates the event for a run of `command` that starts now on `dir`: a directory, or the address of a store or a
+    /// grid.
     pub fn started(command: &str, dir: impl Into<String>) -> Event {
         Event::Started {
             command: command.to_owned(),
@@ -201,28 +201,28 @@ impl Event {
     }
 }
 
-/// A plan in a store, for workers.
+/// A plan that is kept in a store, for workers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Pinned {
-    /// The name of the run, for `work --run` and `mirror --finish`.
+    /// Name of the run, for `work --run` and `mirror --finish`.
     pub run: String,
-    /// Files that workers are to store.
+    /// Number of files that workers must store.
     pub files: u64,
-    /// Sum of their sizes.
+    /// Sum of the files' sizes, in bytes.
     pub bytes: u64,
 }
 
-/// The parts of a run, in order.
+/// Phases of a run, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// InRelease is fetched and verified.
+    /// The InRelease file is fetched and verified.
     Release,
     /// Indexes are fetched.
     Indexes,
-    /// Wanted is compared with present.
+    /// The wanted files are compared with the present ones.
     Plan,
     /// Files are fetched.
     Fetch,
@@ -232,22 +232,22 @@ pub enum Phase {
     Read,
     /// Waiting for the disk.
     Sync,
-    /// Indexes get their names.
+    /// The indexes get their final names.
     Publish,
-    /// What no index names is deleted.
+    /// Files that no index names are deleted.
     Clean,
-    /// apt finds out what is needed.
+    /// apt resolves the dependencies.
     Resolve,
     /// Packages are unpacked.
     Unpack,
     /// Packages are configured.
     Configure,
-    /// A root becomes one file.
+    /// The root is packed into one file.
     Pack,
 }
 
 impl Phase {
-    /// The word for the phase that progress lines show.
+    /// Name of the phase in progress lines.
     pub fn name(self) -> &'static str {
         match self {
             Phase::Release => "release",
@@ -267,7 +267,7 @@ impl Phase {
     }
 }
 
-/// Planned work, in files and bytes.
+/// Planned work of a run, in files and bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
@@ -276,9 +276,9 @@ pub struct Plan {
     pub wanted_files: u64,
     /// Size of the wanted files, in bytes.
     pub wanted_bytes: u64,
-    /// Of these, files to fetch, indexes included.
+    /// Number of files to fetch, indexes included.
     pub fetch_files: u64,
-    /// Number of bytes to fetch from the network.
+    /// Sum of the sizes of the files to fetch, in bytes.
     pub fetch_bytes: u64,
     /// Number of files to delete after publishing.
     pub delete_files: u64,
@@ -290,43 +290,43 @@ pub struct Plan {
     pub free_inodes: u64,
 }
 
-/// Where the run stands. All figures count from the run's start.
+/// Progress of a run. All figures count from its start.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Progress {
     /// Number of files verified and written so far.
     pub files: u64,
-    /// Bytes verified and written; bytes in buffers do not count.
+    /// Bytes verified and written, without bytes in buffers.
     pub bytes: u64,
     /// Number of files of the whole run.
     pub total_files: u64,
-    /// Bytes of the whole run; 0 as long as nobody knows.
+    /// Bytes of the whole run; 0 until they are known.
     pub total_bytes: u64,
-    /// Present rate of verified bytes per second.
+    /// Present rate of verified data, in bytes per second.
     pub rate_bytes_per_s: u64,
-    /// Seconds to go at that rate; where the run has phases that are no transfer, of all of them.
+    /// Estimated remaining time in seconds: at the present rate, or over all phases where some phases transfer nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eta_s: Option<u64>,
-    /// What limits the run at the moment, such as `mirror ftp.example.org`.
+    /// Part that limits the run at the moment, such as `mirror ftp.example.org`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<String>,
-    /// Seconds in which nothing was heard of the other end, if they are many.
+    /// Seconds since the last data from the other end; absent for short silences.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub silent_s: Option<u64>,
-    /// How much of the whole run is done, where bytes are not all that it does (`bootstrap`, `install`).
+    /// Finished share of the whole run in per cent, for commands whose work is not only bytes (`bootstrap`, `install`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub percent: Option<u64>,
-    /// Packages that are configured (`bootstrap`, `install`).
+    /// Number of configured packages (`bootstrap`, `install`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packages: Option<u64>,
-    /// Packages that are to be configured in all (`bootstrap`, `install`).
+    /// Number of packages to configure (`bootstrap`, `install`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub total_packages: Option<u64>,
-    /// Entries listed so far, where the run lists while it works (`copy`).
+    /// Number of entries listed so far, for a command that lists while it works (`copy`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub entries: Option<u64>,
-    /// Whether the totals are final, where the run lists while it works (`copy`).
+    /// Whether the totals are final, for a command that lists while it works (`copy`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub complete: Option<bool>,
     /// The workers that store the files (`mirror --queue`).
@@ -334,64 +334,65 @@ pub struct Progress {
     pub fleet: Option<FleetProgress>,
 }
 
-/// The workers of a run while it goes on.
+/// State of a run's workers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct FleetProgress {
-    /// Number of workers that were heard of in the last half minute.
+    /// Number of workers that reported within the last half minute.
     pub workers: u64,
-    /// Connections to mirrors that workers have leased.
+    /// Number of connections to mirrors that workers have leased.
     pub slots: u64,
-    /// Connections that the budgets of all mirrors allow.
+    /// Number of connections that the budgets of all mirrors allow.
     pub slots_total: u64,
-    /// Tasks that failed, and were given to a worker again.
+    /// Number of tasks that failed and were assigned again.
     pub redelivered: u64,
-    /// Workers that have been silent for ten seconds or more, and for how many.
+    /// Workers that have been silent for ten seconds or more, with the silence in seconds.
     pub silent: Vec<(String, u64)>,
 }
 
-/// What happened to a worker.
+/// Change of a worker's state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum WorkerChange {
-    /// It was heard of for the first time, or again.
+    /// It reported for the first time, or again.
     Joined,
-    /// It has not been heard of for half a minute; others do its work.
+    /// It has not reported for half a minute; others do its work.
     Left,
     /// It could not fetch or store a file.
     Fault {
         /// The file, below the mirror's address.
         path: String,
-        /// The mirror, if one is to blame, and the reason.
+        /// The reason, with the mirror if one is to blame.
         fault: String,
     },
 }
 
-/// Where events go. A closure is one, too.
+/// Receiver of events. A closure implements it.
 pub trait Events: Send {
     /// Takes one event; must not block for long.
     fn emit(&mut self, event: Event);
 
-    /// Takes an event that somebody has to read: a cap that stands nowhere else.
+    /// Takes an event that must reach somebody, such as a cap that is stored nowhere else.
     ///
     /// # Errors
-    /// Nobody can be told.
+    /// A [`CommandError`] if the event cannot be delivered, such as when stdout is closed. The default implementation
+    /// never fails.
     fn tell(&mut self, event: Event) -> Result<(), CommandError> {
         self.emit(event);
         Ok(())
     }
 
-    /// A program of the user gets the terminal, until it is given back: nothing may be drawn meanwhile.
+    /// Lends the terminal to a program of the user, or takes it back. Nothing may be drawn while it is lent.
     fn lend_terminal(&mut self, _is_lent: bool) {}
 
-    /// A note in one line.
+    /// Emits [`Event::Note`] with this one line.
     fn note(&mut self, message: String) {
         self.emit(Event::Note { message });
     }
 
-    /// A warning in one line.
+    /// Emits [`Event::Warning`] with this one line.
     fn warn(&mut self, message: String) {
         self.emit(Event::Warning { message });
     }

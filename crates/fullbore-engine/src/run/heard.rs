@@ -1,29 +1,29 @@
-//! Whether other ends are heard of: bytes that went over any socket of this process.
+//! Measures the silence of other ends: the time since bytes last moved over any socket of this process.
 //!
-//! One counter for the process, as progress is of the run as a whole: what one connection of many does not bring others
-//! bring. Sockets count what they read, and what the kernel took from them: it takes no more while the other end
-//! acknowledges nothing.
+//! There is one counter for the process, because progress is that of the whole run: while one connection stalls, others
+//! may deliver. Sockets count the bytes that they read, and the bytes that the kernel accepted for sending. The kernel
+//! accepts no more while the other end acknowledges nothing.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Silence that is told. A guess: shorter ones are usual while a server looks for a file; copy's ends say something
-/// every ten seconds.
+/// Shortest silence that is reported. A guess: servers often take shorter while they look for a file, and both ends of
+/// a copy send something every ten seconds.
 pub(crate) const SILENT: Duration = Duration::from_secs(20);
 
 static MOVED: AtomicU64 = AtomicU64::new(0);
 
-/// Bytes were read from a socket, or taken by it.
+/// Records that a socket read these bytes, or accepted them for sending.
 pub fn moved(bytes: usize) {
     MOVED.fetch_add(bytes as u64, Ordering::Relaxed);
 }
 
-/// Seconds of a silence that is long enough to be told.
+/// The silence in seconds if it is long enough to be reported.
 pub fn silent_s(silence: Duration) -> Option<u64> {
     (silence >= SILENT).then_some(silence.as_secs())
 }
 
-/// For how long nothing has moved.
+/// Time since bytes last moved.
 #[derive(Debug)]
 pub struct Silence {
     moved: u64,
@@ -36,7 +36,7 @@ impl Silence {
         Silence { moved: MOVED.load(Ordering::Relaxed), since: now }
     }
 
-    /// Returns the time since the last sign of life.
+    /// Returns the time since bytes last moved, or since the last [`Silence::is_broken`].
     pub fn lasts(&mut self, now: Instant) -> Duration {
         self.compared(MOVED.load(Ordering::Relaxed), now)
     }
@@ -48,7 +48,7 @@ impl Silence {
         now.saturating_duration_since(self.since)
     }
 
-    /// It is broken for another reason: nobody was asked for anything.
+    /// Starts the silence anew at `now`, because nothing was requested from another end.
     pub fn is_broken(&mut self, now: Instant) {
         self.since = now;
     }

@@ -1,4 +1,4 @@
-//! The list of caps: lines of JSON, for the owner's eyes only, there as a whole or not at all.
+//! The list of caps: lines of JSON, readable by the owner alone, and written completely or not at all.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -9,7 +9,7 @@ use super::stored::StoredFile;
 use crate::escape;
 use crate::output::{self, Output};
 
-/// A list of stored files that is being written.
+/// A list of stored files that is being written; does nothing if none was requested.
 #[derive(Debug)]
 pub struct List(Option<Open>);
 
@@ -22,13 +22,13 @@ struct Open {
 }
 
 impl List {
-    /// Begins a list at this path, if one is wanted, under a temporary name beside it.
+    /// Begins a list under a temporary name beside `path`; without a path, nothing is written.
     ///
     /// # Errors
-    /// A [`CommandError`] about the disk if the temporary file cannot be created beside `path`.
+    /// A [`CommandError`] of kind disk if the temporary file cannot be created beside `path`.
     pub fn open(path: Option<&Path>) -> Result<List, CommandError> {
         let Some(path) = path else { return Ok(List(None)) };
-        let failed = |error| CommandError::disk(path, &error).context("--caps");
+        let failed = |error| CommandError::cannot("write", path, &error).context("--caps");
         let output = Output::begin(path, output::PRIVATE).map_err(failed)?;
         let lines = BufWriter::new(output.file().try_clone().map_err(failed)?);
         Ok(List(Some(Open { output, lines, is_empty: true, failed: None })))
@@ -43,11 +43,11 @@ impl List {
         }
     }
 
-    /// Gives it its name. `all_done`: without it, a list of nothing does not take the place of an older one, which may
-    /// have the only caps of what it lists.
+    /// Gives the list its final name. If it is empty and `all_done` is false, an older list stays: it may have the only
+    /// copy of its caps.
     ///
     /// # Errors
-    /// Some of it could not be written.
+    /// A [`CommandError`] of kind disk if a line could not be written, or the file cannot be synced or renamed.
     pub fn publish(&mut self, all_done: bool) -> Result<(), CommandError> {
         let Some(Open { output, mut lines, is_empty, failed }) = self.0.take() else { return Ok(()) };
         if is_empty && !all_done {
@@ -56,7 +56,7 @@ impl List {
         let path = output.path().to_owned();
         let written = failed.map_or_else(|| lines.flush(), Err);
         let published = written.and_then(|()| output.sync()).and_then(|()| output.publish());
-        published.map_err(|error| CommandError::disk(&path, &error))
+        published.map_err(|error| CommandError::cannot("write", &path, &error))
     }
 }
 

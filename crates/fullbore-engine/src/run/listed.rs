@@ -1,8 +1,8 @@
-//! An entry of a directory that is listed, as `--json` has it.
+//! One entry of a listed directory, in the form of `--json`.
 
 use serde::{Deserialize, Serialize};
 
-/// What an entry is.
+/// Kind of a listed entry.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -12,24 +12,24 @@ pub enum ListedKind {
     File,
     /// A directory.
     Directory,
-    /// Something that this version does not understand.
+    /// An entry of a kind that this version does not know.
     Unknown,
 }
 
-/// One entry.
+/// One entry of a listed directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ListedEntry {
-    /// Its name in the directory.
+    /// Name of the entry in its directory.
     pub name: String,
-    /// What it is.
+    /// Kind of the entry.
     pub kind: ListedKind,
-    /// Its size in bytes, where it is known without reading it.
+    /// Size in bytes, if it is known without reading the content.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
-    /// When it was last modified, Unix time in seconds.
+    /// Modification time, Unix time in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modified_unix_s: Option<i64>,
-    /// Whether its owner can change it.
+    /// Whether the entry can be changed by its owner.
     pub mutable: bool,
 }

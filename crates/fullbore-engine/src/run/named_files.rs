@@ -1,4 +1,4 @@
-//! Files that the user named.
+//! Files and directories that the user named on the command line.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use super::error::CommandError;
 use crate::units;
 
-/// Reads a text file of at most so many bytes that the user named.
+/// Reads a text file of at most `bytes_max` bytes.
 ///
 /// # Errors
 /// A [`CommandError`] of kind usage if the file cannot be read or has more than `bytes_max` bytes.
 pub fn read_text(path: &Path, bytes_max: u64) -> Result<String, CommandError> {
     use std::io::Read;
-    let failed = |error: std::io::Error| CommandError::usage(format_args!("cannot read {}: {error}", path.display()));
+    let failed = |error: std::io::Error| CommandError::unreadable(path, &error);
     let mut bytes = Vec::new();
     std::fs::File::open(path).and_then(|file| file.take(bytes_max + 1).read_to_end(&mut bytes)).map_err(failed)?;
     if bytes.len() as u64 > bytes_max {
@@ -22,28 +22,28 @@ pub fn read_text(path: &Path, bytes_max: u64) -> Result<String, CommandError> {
             units::round_bytes(bytes_max)
         )));
     }
-    // Old shell and perl files may hold a name in Latin-1 in a comment; nothing we take does.
+    // Old shell and perl files may contain a name in Latin-1 in a comment; no setting that is read does.
     Ok(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
 }
 
-/// Whether a file can be opened.
+/// Checks that a file can be opened for reading.
 ///
 /// # Errors
-/// It cannot, or is a directory.
+/// A [`CommandError`] of kind usage if it cannot be opened, or is a directory.
 pub fn readable(file: &Path) -> Result<(), CommandError> {
     match std::fs::File::open(file).and_then(|file| file.metadata()) {
         Ok(metadata) if metadata.is_dir() => {
             Err(CommandError::usage(format_args!("{}: is a directory", file.display())))
         }
         Ok(_) => Ok(()),
-        Err(error) => Err(CommandError::usage(format_args!("cannot read {}: {error}", file.display()))),
+        Err(error) => Err(CommandError::unreadable(file, &error)),
     }
 }
 
-/// Whether a path is a directory that is there.
+/// Checks that a path is a directory that can be listed.
 ///
 /// # Errors
-/// It is not there, is no directory, or is closed to this user.
+/// A [`CommandError`] of kind usage if it is missing, is not a directory, or may not be read.
 pub fn directory(path: &Path) -> Result<(), CommandError> {
     match std::fs::read_dir(path) {
         Ok(_) => Ok(()),
@@ -51,11 +51,11 @@ pub fn directory(path: &Path) -> Result<(), CommandError> {
     }
 }
 
-/// Longest scheme that is taken for one.
+/// Longest text before `://` that counts as a scheme, in bytes.
 const SCHEME_BYTES: usize = 16;
 
-/// The scheme of an address `scheme://rest`, in lower case, and the rest (RFC 3986, section 3.1: letter case does not
-/// matter).
+/// Splits an address `scheme://rest` into the scheme in lower case and the rest (RFC 3986, section 3.1: letter case
+/// does not matter).
 pub fn scheme(text: &OsStr) -> Option<(String, String)> {
     let text = text.to_string_lossy();
     let (scheme, rest) = text.split_once("://")?;
@@ -66,14 +66,15 @@ pub fn scheme(text: &OsStr) -> Option<(String, String)> {
     is_scheme.then(|| (scheme.to_ascii_lowercase(), rest.to_owned()))
 }
 
-/// The path from the root on; it need not be there.
+/// Makes a path absolute; it need not exist.
 ///
 /// # Errors
-/// It is an address, or the present directory is gone.
+/// A [`CommandError`] of kind usage if it is an address with a scheme, is empty, or the current directory cannot be
+/// read.
 pub fn absolute(path: &Path) -> Result<PathBuf, CommandError> {
     if scheme(path.as_os_str()).is_some() {
         return Err(CommandError::usage(format_args!("{}: an address, and a path is expected", path.display()))
-            .hint("write ./ before a path that looks like an address"));
+            .hint("name a local file or directory; write ./ before a name that contains ://"));
     }
     std::path::absolute(path).map_err(|error| CommandError::usage(format_args!("{}: {error}", path.display())))
 }

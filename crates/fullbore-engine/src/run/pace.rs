@@ -1,4 +1,4 @@
-//! The rate and the time to go that a run shows, from counters that grow.
+//! Computes the rate and the remaining time of a run from growing counters.
 
 use std::time::{Duration, Instant};
 
@@ -11,46 +11,46 @@ pub const PROGRESS_EVERY: Duration = Duration::from_millis(250);
 /// Weight of the newest quarter of a second in the rate shown.
 const PACE_WEIGHT: f64 = 0.15;
 
-/// What is done, of what is to be done.
+/// Finished and planned work of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Number of files that are finished.
     pub files: u64,
-    /// Bytes that are acknowledged, or safely written.
+    /// Bytes that are acknowledged or safely written.
     pub bytes: u64,
     /// Number of files of the whole run.
     pub total_files: u64,
-    /// Bytes of the whole run; 0 as long as nobody knows.
+    /// Bytes of the whole run; 0 until they are known.
     pub total_bytes: u64,
 }
 
-/// Progress of a run, with its rate of late.
+/// Progress of a run, with its recent rate.
 #[derive(Debug)]
 pub struct Pace {
     started: Instant,
     last: Option<(Instant, u64)>,
     rate_bytes_per_s: f64,
-    /// Of the other end, where there is one that is waited for.
+    /// Silence of the other end, if the run waits for one.
     silence: Option<Silence>,
 }
 
 impl Pace {
-    /// Of a run that began then.
+    /// Starts to measure a run that began at `started`.
     pub fn new(started: Instant) -> Pace {
         Pace { started, last: None, rate_bytes_per_s: 0.0, silence: None }
     }
 
-    /// Of a run in which all the time something is awaited of another end: its silence is told.
+    /// As [`Pace::new`], for a run that waits for another end all the time: it also reports silence.
     pub fn with_peers(started: Instant) -> Pace {
         Pace { silence: Some(Silence::new(Instant::now())), ..Pace::new(started) }
     }
 
-    /// Whether it is time to show progress again.
+    /// Whether a quarter of a second has passed since the last progress event.
     pub fn is_due(&self, now: Instant) -> bool {
         self.last.is_none_or(|(last, _)| now.saturating_duration_since(last) >= PROGRESS_EVERY)
     }
 
-    /// Where the run stands; `limit` is what limits it at the moment.
+    /// Progress at `now`. `limit` is the part that limits the run at the moment.
     pub fn progress(&mut self, counts: Counts, limit: Option<String>, now: Instant) -> Progress {
         let is_known = counts.total_bytes > 0;
         let bytes = if is_known { counts.bytes.min(counts.total_bytes) } else { counts.bytes };
@@ -61,7 +61,7 @@ impl Pace {
         self.rate_bytes_per_s += weight * (newest - self.rate_bytes_per_s);
         self.last = Some((now, bytes));
         let silence = self.silence.as_mut().map(|silence| {
-            // Nothing is read while the disk takes nothing.
+            // Sockets are not read while the disk accepts nothing.
             if limit.as_deref().is_some_and(|limit| limit.starts_with("disk")) {
                 silence.is_broken(now);
             }

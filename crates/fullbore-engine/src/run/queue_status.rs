@@ -1,4 +1,4 @@
-//! What a queue has at one moment, as `--json` has it.
+//! State of a queue at one moment, in the form of `--json`.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,15 +14,15 @@ pub struct QueueStatus {
     pub workers: Vec<QueueWorker>,
 }
 
-/// What workers of a run do.
+/// Task of the workers of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum QueueRunKind {
-    /// They fetch files from mirrors, and store them.
+    /// They fetch files from mirrors and store them.
     #[default]
     Mirror,
-    /// They store files that they can read.
+    /// They store files that they can read locally.
     Put,
 }
 
@@ -30,60 +30,60 @@ pub enum QueueRunKind {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct QueueRun {
-    /// Its name.
+    /// Name of the run.
     pub run: String,
-    /// What its workers do.
+    /// Task of its workers.
     pub kind: QueueRunKind,
-    /// Where the files go, `s3://BUCKET/PREFIX`.
+    /// Destination of the files, `s3://BUCKET/PREFIX`.
     pub to: String,
-    /// The round that is being worked on.
+    /// Number of the present round, from 1.
     pub round: u32,
-    /// The planner's machine.
+    /// Name of the planner's machine.
     pub planner: String,
-    /// The planner's version of fullbore.
+    /// Version of fullbore of the planner.
     pub version: String,
-    /// The mirrors that have the files.
+    /// Mirrors that serve the files.
     pub mirrors: Vec<QueueMirror>,
-    /// Tasks that no worker has. Without it, this user may not ask.
+    /// Number of tasks that no worker holds. Absent if this user may not ask for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_tasks: Option<u64>,
-    /// Tasks that workers have.
+    /// Number of tasks that workers hold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_tasks: Option<u64>,
 }
 
-/// A mirror of a run.
+/// A mirror of a run, with its connections.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct QueueMirror {
-    /// Host and port.
+    /// Host and port of the mirror.
     pub host: String,
-    /// Connections that workers have leased.
+    /// Number of connections that workers have leased.
     pub connections: u32,
-    /// Connections that all workers together may have.
+    /// Number of connections that all workers together may open.
     pub connections_max: u32,
-    /// Whether all workers avoid it for the moment.
+    /// Whether all workers avoid the mirror at present.
     pub avoided: bool,
 }
 
-/// A live worker.
+/// A live worker of a queue.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct QueueWorker {
-    /// Its name.
+    /// Name of the worker.
     pub worker: String,
-    /// Its machine.
+    /// Name of its machine.
     pub host: String,
-    /// Its version of fullbore.
+    /// Version of fullbore of the worker.
     pub version: String,
-    /// The runs that it serves.
+    /// Names of the runs that it works for.
     pub runs: Vec<String>,
-    /// Connections to mirrors that it has leased.
+    /// Number of connections to mirrors that it has leased.
     pub connections: u32,
 }
 
 impl QueueStatus {
-    /// For people, line by line.
+    /// Formats the state for people, one line per run, mirror and worker.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         if self.runs.is_empty() {

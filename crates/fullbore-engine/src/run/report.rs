@@ -1,7 +1,7 @@
-//! What a run did, as one structure from which screen, JSON, page and metrics are made.
+//! The report of a run: one structure from which screen, JSON, HTML page and metrics are made.
 //!
-//! [`Summary`] holds totals, hosts, suites and the verdict; [`Timeline`] holds what happened when, in a fixed number of
-//! points however long the run is.
+//! [`Summary`] has totals, hosts, suites and the verdict. [`Timeline`] has the course of the run, in a bounded number
+//! of points.
 
 mod copy;
 mod fleet;
@@ -26,7 +26,7 @@ pub use probe::ProbeReport;
 pub use store::{GivenUp, GridCheck, StageTimes, StoreKind, StoreReport, StoreServer, UsedShare};
 pub use timeline::{HostLane, Sample, StageLane, StageSample, Timeline};
 
-/// Everything that is known about a finished run.
+/// The complete report of a finished run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Report {
@@ -36,7 +36,7 @@ pub struct Report {
     pub timeline: Timeline,
 }
 
-/// What a run did, without the course of time.
+/// Result of a run, without its course over time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
@@ -50,17 +50,17 @@ pub struct Summary {
     pub name: Option<String>,
     /// Directory that the command worked on.
     pub dir: String,
-    /// Unix time of the start, seconds.
+    /// Start of the run, Unix time in seconds.
     pub started_unix_s: i64,
-    /// Wall time from start to published.
+    /// Wall time of the run, in milliseconds.
     pub duration_ms: u64,
-    /// Processor time of the whole process, user and system.
+    /// CPU time of the whole process, user and system, in milliseconds.
     pub cpu_ms: u64,
     /// Largest resident memory of the process, in bytes.
     pub peak_rss_bytes: u64,
     /// Exit code of the process, as documented.
     pub exit_code: u8,
-    /// Whether anything became visible that was not there before.
+    /// Whether the run made anything new visible.
     pub changed: bool,
     /// Whether the run only made a plan.
     pub dry_run: bool,
@@ -69,7 +69,7 @@ pub struct Summary {
     /// The plan that the run left for workers (`mirror --pin`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pinned: Option<Pinned>,
-    /// What is there (`mirror`, `check`), as far as that is known.
+    /// Files of the mirror (`mirror`, `check`), as far as they are known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mirrored: Option<Mirrored>,
     /// What the run fetched, wrote and deleted.
@@ -77,19 +77,19 @@ pub struct Summary {
     /// What the run did with indexes (`update`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub indexes: Option<IndexTotals>,
-    /// What became of packages (`bootstrap`, `install`).
+    /// Packages that the run handled (`bootstrap`, `install`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packages: Option<PackageTotals>,
-    /// What was put into a grid or a bucket, or got from there (`put`, `get`).
+    /// Files stored in a grid or a bucket, or fetched from one (`put`, `get`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub store: Option<StoreReport>,
-    /// What was copied, and by which parts (`copy`).
+    /// Result of a copy, with the rates of its parts (`copy`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub copy: Option<CopyReport>,
-    /// What a copy would be limited by (`probe`).
+    /// Prediction of a probe (`probe`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probe: Option<ProbeReport>,
-    /// One entry per suite, in the order asked for.
+    /// One entry per suite, in the order of the command line.
     pub suites: Vec<SuiteReport>,
     /// One entry per host, the origin first.
     pub hosts: Vec<HostReport>,
@@ -99,7 +99,7 @@ pub struct Summary {
     /// What limited the run, with evidence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdict: Option<VerdictReport>,
-    /// Known waits in which no part was at work, such as `suspended for 75 s`; one clause each.
+    /// Known waits in which no part worked, such as `suspended for 75 s`; one clause each.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub waits: Vec<String>,
     /// Warnings, one line each; bounded by [`Summary::warn`].
@@ -108,7 +108,7 @@ pub struct Summary {
     pub problems: Vec<String>,
 }
 
-/// Files that the signed texts and the indexes of the published suites name.
+/// Files named by the signed texts and indexes of the published suites.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Mirrored {
@@ -118,33 +118,33 @@ pub struct Mirrored {
     pub bytes: u64,
 }
 
-/// Warnings and problems kept in a report; the rest is in the log. A guess.
+/// Maximum number of warnings, and of problems, in a report; further ones are only in the log. A guess.
 const LINES_KEPT: usize = 200;
 
-/// The Unix time in seconds at which a run began that ends now, after so long.
+/// Unix time in seconds of the start of a run that ends now and took `wall`.
 pub fn began(wall: Duration) -> i64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(now.saturating_sub(wall).as_secs()).unwrap_or(i64::MAX)
 }
 
 impl Summary {
-    /// Adds a warning, or a last line saying that there were more.
+    /// Adds a warning. At the limit, one last line says that there were more.
     pub fn warn(&mut self, line: impl Into<String>) {
         push_bounded(&mut self.warnings, line.into());
     }
 
-    /// Whether any suite is as it is offered.
+    /// Whether any suite is current, whether published by this run or before.
     pub fn has_current_suite(&self) -> bool {
         self.suites.iter().any(|suite| suite.state != SuiteState::NotPublished)
     }
 
-    /// `12 files deleted, 3.40 GB`.
+    /// Formats `12 files deleted, 3.40 GB`.
     fn deleted(&self) -> String {
         let files = units::several(self.totals.deleted_files, "file", "files");
         format!("{files} deleted, {}", units::bytes(self.totals.deleted_bytes))
     }
 
-    /// ` Suspended for 75 s.` for each wait.
+    /// Writes ` Suspended for 75 s.` for each wait.
     fn write_waits(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for wait in &self.waits {
             let mut letters = wait.chars();
@@ -154,7 +154,7 @@ impl Summary {
         Ok(())
     }
 
-    /// Adds a missing or wrong file, or a last line saying that there were more.
+    /// Adds a missing or wrong file. At the limit, one last line says that there were more.
     pub fn problem(&mut self, line: impl Into<String>) {
         push_bounded(&mut self.problems, line.into());
     }
@@ -168,14 +168,14 @@ fn push_bounded(lines: &mut Vec<String>, line: String) {
     }
 }
 
-/// What an update did with indexes.
+/// What an update did with the indexes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct IndexTotals {
     /// Number of indexes that were already current.
     pub current: u64,
-    /// Number of indexes that were made by patches.
+    /// Number of indexes that were rebuilt from patches.
     pub patched: u64,
     /// Number of patches used for the patched indexes.
     pub patches: u64,
@@ -186,7 +186,7 @@ pub struct IndexTotals {
 }
 
 impl fmt::Display for IndexTotals {
-    /// `5 indexes by 7 patches, 1 whole, 3 current`; what is none is left out.
+    /// Formats `5 indexes by 7 patches, 1 whole, 3 current`; zeros are left out.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = Vec::new();
         if self.patched > 0 {
@@ -202,58 +202,58 @@ impl fmt::Display for IndexTotals {
     }
 }
 
-/// What a bootstrap or an installation did.
+/// What a bootstrap or an installation did with packages.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct PackageTotals {
     /// Number of packages that were unpacked in parallel.
     pub unpacked: u64,
-    /// Packages that dpkg unpacked, and why, one line each.
+    /// Packages that dpkg unpacked, with the reason, one line each.
     pub by_dpkg: Vec<String>,
     /// Number of packages that apt had removed.
     pub removed: u64,
-    /// Regular files of those unpacked in parallel, without what `path-exclude` left out.
+    /// Number of regular files in the packages unpacked in parallel, without those that `path-exclude` left out.
     pub files: u64,
-    /// Bytes of their files.
+    /// Sum of these files' sizes, in bytes.
     pub file_bytes: u64,
-    /// What one flush costs here, in microseconds; 0 if that could not be found out.
+    /// Measured cost of one flush, in microseconds; 0 if it could not be measured.
     pub flush_us: u64,
-    /// What dpkg's own flushes would have cost at least, by an estimate: one for each regular file, 20 for each package.
-    /// Scripts' are not in it, nor the files of packages that dpkg unpacked.
+    /// Estimated minimum cost of dpkg's own flushes, in milliseconds: one flush per regular file, and 20 per package.
+    /// It does not count flushes of scripts, nor the packages that dpkg unpacked.
     pub saved_ms: u64,
-    /// Wall time by part, in the order of the run.
+    /// Wall time per part, in milliseconds, in the order of the run.
     pub parts: Vec<(String, u64)>,
-    /// The maintainer scripts that took longest, in milliseconds.
+    /// The slowest maintainer scripts, with their times in milliseconds.
     pub slowest: Vec<(String, u64)>,
 }
 
-/// Number of files and bytes that a run moved.
+/// Numbers of files and bytes that a run moved.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Totals {
     /// Number of files verified and written.
     pub files: u64,
-    /// Bytes that were needed: the sum of the sizes of these files, less what an earlier run had.
+    /// Bytes that had to be fetched: the sum of these files' sizes, less the bytes that an earlier run had fetched.
     pub needed_bytes: u64,
-    /// Body bytes received, wasted ones included.
+    /// Body bytes received, including wasted ones.
     pub received_bytes: u64,
-    /// Body bytes thrown away: hedged twice, wrong, or broken off.
+    /// Body bytes discarded: received twice by hedging, wrong, or broken off.
     pub wasted_bytes: u64,
     /// Number of bytes verified and written.
     pub written_bytes: u64,
-    /// Bytes of earlier interrupted runs that were used.
+    /// Bytes reused from earlier interrupted runs.
     pub resumed_bytes: u64,
     /// Number of requests sent to all hosts.
     pub requests: u64,
     /// Number of connections opened to all hosts.
     pub connections: u64,
-    /// Requests asked for a second time of another host.
+    /// Number of requests sent to a second host.
     pub hedged_requests: u64,
-    /// Files that had to be asked for again.
+    /// Number of files that had to be requested again.
     pub retried_files: u64,
-    /// Files found present and right, not fetched.
+    /// Number of files that were present and right, and not fetched.
     pub kept_files: u64,
     /// Size of the kept files, in bytes.
     pub kept_bytes: u64,
@@ -261,7 +261,7 @@ pub struct Totals {
     pub deleted_files: u64,
     /// Size of the deleted files, in bytes.
     pub deleted_bytes: u64,
-    /// Files that are still missing or wrong.
+    /// Number of files that are still missing or wrong.
     pub missing_files: u64,
     /// Number of files read again and hashed (`check`).
     pub checked_files: u64,
@@ -270,13 +270,13 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Bytes received per byte needed; 1 when nothing was needed.
+    /// Bytes received per byte needed; 1 if nothing was needed.
     pub fn received_ratio(&self) -> f64 {
         if self.needed_bytes == 0 { 1.0 } else { self.received_bytes as f64 / self.needed_bytes as f64 }
     }
 }
 
-/// What the run did with one suite.
+/// Result of a run for one suite.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
@@ -285,10 +285,10 @@ pub struct SuiteReport {
     pub suite: String,
     /// Field `Codename` of the suite's Release.
     pub codename: String,
-    /// The Release's Version, if it has one.
+    /// Field `Version` of the Release file, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// The Release's Date, Unix time in seconds.
+    /// Field `Date` of the Release file, Unix time in seconds.
     pub date_unix_s: i64,
     /// Field `Valid-Until` of the Release, as Unix time in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -297,16 +297,16 @@ pub struct SuiteReport {
     pub state: SuiteState,
 }
 
-/// What happened to a suite in a run.
+/// Result of a run for a suite.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum SuiteState {
-    /// A new state is visible.
+    /// The run published a new state.
     Published,
-    /// The origin has what is here already.
+    /// The mirror has the origin's state already.
     Unchanged,
-    /// Not brought up to date; the old state is still served.
+    /// The run could not update the suite; the old state is still served.
     #[default]
     NotPublished,
 }
@@ -316,17 +316,17 @@ pub enum SuiteState {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct HostReport {
-    /// Name and, when not the usual one, port.
+    /// Name of the host, with its port unless it is the default one.
     pub host: String,
-    /// Whether this host decided the state of the archive.
+    /// Whether this host is the origin, which decides the state of the archive.
     pub origin: bool,
-    /// `HTTP/1.1` or `HTTP/2`; empty if it never answered.
+    /// `HTTP/1.1` or `HTTP/2`; empty if the host never answered.
     pub protocol: String,
     /// Number of body bytes received from the host.
     pub received_bytes: u64,
     /// Number of received bytes that were thrown away.
     pub wasted_bytes: u64,
-    /// Files of which all bytes came from it.
+    /// Number of files whose bytes all came from the host.
     pub files: u64,
     /// Number of requests sent to the host.
     pub requests: u64,
@@ -335,25 +335,25 @@ pub struct HostReport {
     /// Smallest measured round trip, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rtt_ms: Option<f64>,
-    /// Best rate it showed for a tenth of a second or longer, bytes per second.
+    /// Highest rate that the host sustained for at least a tenth of a second, in bytes per second.
     pub best_rate_bytes_per_s: u64,
-    /// Faults, in order; bounded by the recorder.
+    /// Faults in order of time; their number is bounded.
     pub faults: Vec<FaultReport>,
-    /// Number of faults, also those not kept.
+    /// Total number of faults, including those not in `faults`.
     pub strikes: u32,
-    /// What became of it: `good`, `dropped: WHY`, `not reached: WHY`; `not asked` if nothing was to
-    /// be had from it, `not needed` if others were faster.
+    /// Final state of the host: `good`, `dropped: WHY`, `not reached: WHY`; `not asked` if it had nothing to offer,
+    /// `not needed` if other hosts were faster.
     pub state: String,
 }
 
-/// One fault of a host, with its time.
+/// One fault of a host.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct FaultReport {
-    /// Milliseconds after the start; 0 if not known.
+    /// Milliseconds after the start; 0 if unknown.
     pub at_ms: u64,
-    /// The file it was about, below the mirror's address.
+    /// The requested file, below the mirror's address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
     /// Description of what the host did.
@@ -368,32 +368,32 @@ impl FaultReport {
     }
 }
 
-/// What limited the run, as the engine found it.
+/// The verdict on a run: which part limited it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct VerdictReport {
-    /// The part, such as `access link`, `mirror ftp.example.org`, `disk sda`, `mixed`.
+    /// Name of the limit, such as `access link`, `mirror ftp.example.org`, `disk sda`, `mixed`.
     pub limit: String,
     /// The strongest evidence, short: `busy 91 %; network blocked 74 %`.
     pub reason: String,
     /// False if no single part could be named.
     pub confident: bool,
-    /// Share of the wall time for which both signals named it, 0 to 1.
+    /// Share of the wall time for which both signals named the limit, 0 to 1.
     pub share: f64,
-    /// Every part that was named at some time, with its share, largest first.
+    /// Every part that was named at some time, with its share; the largest first.
     pub shares: Vec<(String, f64)>,
     /// The part that would be the limit after this one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
     /// What would make the run faster.
     pub advice: String,
-    /// The figures it rests on, one line each.
+    /// Figures behind the verdict, one line each.
     pub evidence: Vec<String>,
 }
 
 impl fmt::Display for VerdictReport {
-    /// `Limited by: disk writes (busy 91 %; network blocked 74 %).`
+    /// Formats `Limited by: disk writes (busy 91 %; network blocked 74 %).`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Limited by: {}", self.limit)?;
         if !self.reason.is_empty() {
@@ -404,7 +404,7 @@ impl fmt::Display for VerdictReport {
 }
 
 impl Summary {
-    /// The one line at the end of a worker.
+    /// Writes the closing line of a worker.
     fn work_line(&self, f: &mut fmt::Formatter<'_>, time: &str) -> fmt::Result {
         let totals = &self.totals;
         match (totals.files, totals.missing_files, self.exit_code) {
@@ -434,7 +434,7 @@ impl Summary {
 }
 
 impl fmt::Display for Summary {
-    /// The one line at the end of a run.
+    /// Writes the closing line of a run:
     ///
     /// ```text
     /// 43.1 GB in 11 m 32 s, 62 MB/s. Limited by: disk writes (busy 91 %; network blocked 74 %).
@@ -495,7 +495,7 @@ impl fmt::Display for Summary {
             };
         }
         if self.command == "mirror" && self.exit_code == ErrorKind::Interrupted.exit_code() {
-            // Unfinished files stay in a directory, and not in a store.
+            // A directory keeps unfinished files; a store does not.
             if self.dir.starts_with("s3://") {
                 let files = units::several(self.totals.files, "file", "files");
                 return write!(f, "interrupted after {time}; {files} stored, which the next run finds.");
@@ -566,7 +566,7 @@ mod tests {
     }
 
     #[test]
-    fn the_closing_lines_of_a_plan_and_its_workers() {
+    fn the_closing_lines_of_plan_and_workers_say_what_is_stored() {
         let pinned = Pinned { run: "9c1f".into(), files: 594, bytes: 60_000_000 };
         let plan = Summary { command: "mirror".into(), duration_ms: 2000, pinned: Some(pinned), ..Summary::default() };
         assert_eq!(plan.to_string(), "594 files, 60.0 MB pinned for workers in 2.0 s.");

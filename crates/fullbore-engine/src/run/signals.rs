@@ -1,4 +1,4 @@
-//! The signals that end a run: SIGINT, SIGTERM, and the SIGHUP of a terminal that was closed.
+//! The signals that end a run: SIGINT, SIGTERM, and SIGHUP of a closed terminal.
 
 use std::io;
 
@@ -7,27 +7,28 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::error::ErrorKind;
 
-/// Those that have not come yet. While they are listened for none ends the program of itself.
+/// Receives the signals. While it exists, no signal ends the program by itself.
 #[derive(Debug)]
 pub struct Signals {
     interrupt: Signal,
     terminate: Signal,
-    /// Unless it is ignored.
+    /// `None` if the parent process had SIGHUP ignored.
     hangup: Option<Signal>,
 }
 
 impl Signals {
-    /// Listens from now on, though they may be waited for later. Handlers stay when the runtime is gone.
+    /// Installs the handlers at once; waiting may begin later. The handlers stay when the runtime is gone.
     ///
     /// # Errors
-    /// When the handlers cannot be set.
+    /// The system's error if a handler cannot be installed.
     pub fn listen(runtime: &Runtime) -> io::Result<Signals> {
         let _within = runtime.enter();
         let hangup = if is_hangup_ignored() { None } else { Some(signal(SignalKind::hangup())?) };
         Ok(Signals { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())?, hangup })
     }
 
-    /// Waits for the next one: whether somebody sent it on purpose. Of one closed terminal several may come.
+    /// Waits for the next signal. False for SIGHUP: one closed terminal may send several, so it does not count as
+    /// insistence.
     async fn next(&mut self) -> bool {
         let hangup = async {
             match &mut self.hangup {
@@ -42,7 +43,7 @@ impl Signals {
         }
     }
 
-    /// Has the run stopped at the first one, and ends the program if somebody insists.
+    /// Calls `stop` at the first signal, and exits the program at a second one (SIGINT or SIGTERM).
     pub async fn stop(mut self, stop: impl FnOnce()) {
         self.next().await;
         stop();
@@ -50,7 +51,7 @@ impl Signals {
         exit();
     }
 
-    /// Ends the program at the first one.
+    /// Exits the program at the first signal.
     pub async fn end(mut self) {
         self.next().await;
         exit();
@@ -61,8 +62,8 @@ fn exit() -> ! {
     std::process::exit(i32::from(ErrorKind::Interrupted.exit_code()))
 }
 
-/// Whether whoever started the program wants it to outlive its terminal, as nohup(1) does: `SigIgn` of proc(5), a
-/// bit for each signal, the first one for the first.
+/// Whether the parent process had SIGHUP ignored, as nohup(1) does. `SigIgn` of proc(5) is a mask; bit n - 1 is signal
+/// n.
 fn is_hangup_ignored() -> bool {
     let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = text.lines().find_map(|line| line.strip_prefix("SigIgn:")).map(str::trim);

@@ -1,4 +1,4 @@
-//! Where the content of files that were got goes: stdout, a pipe or device, or a file that gets its name when all is there.
+//! Destination of fetched content: stdout, a pipe or device, or a file that gets its name when it is complete.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -14,21 +14,21 @@ use crate::files::note;
 use crate::files::tree::Mtime;
 use crate::output::Output;
 
-/// What `-o` names.
+/// Destination named by `-o`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Destination {
-    /// A file, which gets this name when all is there.
+    /// A file, which gets this name when it is complete.
     File(PathBuf),
-    /// A pipe, a terminal or `/dev/null`, which is written into as content arrives.
+    /// A pipe, a terminal or `/dev/null`, written as content arrives.
     Stream(PathBuf),
 }
 
-/// What `-o OUTPUT` names for content of this name: the last component of a key. In a directory the file gets that name;
-/// a directory that ends with a slash and does not exist is made.
+/// Destination of `-o OUTPUT` for content called `name`, which is the last component of a key. In a directory, the file
+/// gets that name; a missing directory is created if `output` ends with a slash.
 ///
 /// # Errors
-/// A usage error for a directory if there is no name that a file in it could have. A [`CommandError`] about the disk if
-/// the directory cannot be made.
+/// A [`CommandError`] of kind usage if `output` is a directory and `name` is missing or cannot be a file name. One of
+/// kind disk if the directory cannot be created.
 pub fn destination(output: &Path, name: Option<&str>) -> Result<Destination, CommandError> {
     let about = fs::metadata(output);
     let is_named_as_directory = output.as_os_str().as_bytes().ends_with(b"/");
@@ -42,7 +42,7 @@ pub fn destination(output: &Path, name: Option<&str>) -> Result<Destination, Com
             return Err(CommandError::usage(format_args!("-o {shown}: no file in a directory can be named {name:?}"))
                 .hint("name the file, as in -o DIR/FILE"));
         }
-        fs::create_dir_all(output).map_err(|error| CommandError::disk(output, &error).context("-o"))?;
+        fs::create_dir_all(output).map_err(|error| CommandError::cannot("create", output, &error).context("-o"))?;
         return Ok(Destination::File(output.join(name)));
     }
     let is_stream = about.is_ok_and(|about| {
@@ -52,14 +52,14 @@ pub fn destination(output: &Path, name: Option<&str>) -> Result<Destination, Com
     Ok(if is_stream { Destination::Stream(output.to_owned()) } else { Destination::File(output.to_owned()) })
 }
 
-/// Refuses an `-o OUTPUT` that cannot be a directory for several files. One that does not exist is fine.
+/// Checks that `-o OUTPUT` can be a directory for several files. A missing one is fine.
 ///
 /// # Errors
-/// A usage error for a file, a pipe or a device.
+/// A [`CommandError`] of kind usage if it is a file, a pipe or a device.
 pub fn check_directory(output: &Path) -> Result<(), CommandError> {
     match fs::metadata(output) {
         Ok(about) if !about.is_dir() => {
-            let what = if about.is_file() { "a file" } else { "no directory" };
+            let what = if about.is_file() { "a file" } else { "not a directory" };
             Err(CommandError::usage(format_args!("-o {}: is {what}", output.display()))
                 .hint("several files need a directory, which is made if it does not exist"))
         }
@@ -67,7 +67,7 @@ pub fn check_directory(output: &Path) -> Result<(), CommandError> {
     }
 }
 
-/// Whether `-o OUTPUT` means stdout, as other tools have it.
+/// Whether `-o OUTPUT` means stdout: `-` or `/dev/stdout`.
 pub fn is_stdout(output: &OsStr) -> bool {
     output == "-" || output == "/dev/stdout"
 }
@@ -75,28 +75,28 @@ pub fn is_stdout(output: &OsStr) -> bool {
 /// Destination of content: a file under a temporary name, a pipe or device, or stdout.
 pub struct Sink<'a> {
     to: To<'a>,
-    /// Nobody reads stdout or the pipe any more (`fullbore get CAP | head`): a quiet, normal end.
+    /// Whether the reader of stdout or the pipe has gone (`fullbore get CAP | head`): a quiet, normal end.
     pub is_abandoned: bool,
-    /// Number of bytes that were given to `write`.
+    /// Number of bytes given to [`Sink::write`], and of resumed bytes before them.
     pub written: u64,
-    /// Bytes that an earlier run has written, if they were asked for.
+    /// Bytes in the file from an earlier run, if the sink was opened with [`Sink::resume`].
     resumed: u64,
-    /// Time that writing took.
+    /// Time spent writing.
     worked: Duration,
 }
 
-/// What an earlier run has left of a file.
+/// Unfinished file of an earlier run.
 #[derive(Debug)]
 pub struct Left {
     /// Bytes from the beginning; they are not verified.
     pub bytes: u64,
-    /// The version of the content that was noted.
+    /// Version of the content as noted by the earlier run, such as an ETag.
     pub version: Option<String>,
-    /// The file.
+    /// Handle of the unfinished file.
     pub file: LeftFile,
 }
 
-/// The unfinished file itself.
+/// Reads and cuts an unfinished file.
 #[derive(Debug)]
 pub struct LeftFile(File);
 
@@ -104,15 +104,15 @@ impl LeftFile {
     /// Reads up to a buffer full at `offset`; 0 at the end.
     ///
     /// # Errors
-    /// The system's.
+    /// The error of pread(2), unchanged.
     pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         self.0.read_at(buffer, offset)
     }
 
-    /// Keeps so many bytes of the content, and notes which version they are of, for a run that takes the file up.
+    /// Cuts the file to its first `bytes` bytes and notes that they are of `version`, for a run that resumes it.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error if the file's length cannot be read or the file cannot be cut.
     pub fn settle(&self, bytes: u64, version: Option<&str>) -> io::Result<()> {
         note::settle(&self.0, bytes, version)
     }
@@ -125,11 +125,11 @@ enum To<'a> {
 }
 
 impl<'a> Sink<'a> {
-    /// To `output`, by the rules of [`destination`], or to `stdout`.
+    /// Opens `output` by the rules of [`destination`]; without one, uses `stdout`.
     ///
     /// # Errors
-    /// Those of [`destination`]. A [`CommandError`] about the disk if the temporary file cannot be created beside the file,
-    /// or the pipe or device cannot be opened.
+    /// The errors of [`destination`], and a [`CommandError`] of kind disk if the temporary file cannot be created, or
+    /// the pipe or device cannot be opened.
     pub fn open(
         output: Option<&Path>,
         name: Option<&str>,
@@ -138,10 +138,10 @@ impl<'a> Sink<'a> {
         Sink::open_with(output, name, stdout, Output::begin_as_before)
     }
 
-    /// As [`Sink::open`]. What an earlier run has left of a file is taken up: see [`Sink::left`].
+    /// As [`Sink::open`], but resumes the unfinished file of an earlier run; see [`Sink::left`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`Sink::open`].
     pub fn resume(
         output: Option<&Path>,
         name: Option<&str>,
@@ -156,7 +156,7 @@ impl<'a> Sink<'a> {
         stdout: &'a mut (dyn Write + Send),
         begin: fn(&Path) -> io::Result<Output>,
     ) -> Result<Sink<'a>, CommandError> {
-        let failed = |path: &Path, error: &io::Error| CommandError::disk(path, error).context("-o");
+        let failed = |path: &Path, error: &io::Error| CommandError::cannot("write", path, error).context("-o");
         let mut resumed = 0;
         let to = match output.map(|output| destination(output, name)).transpose()? {
             None => To::Stdout(stdout),
@@ -173,42 +173,43 @@ impl<'a> Sink<'a> {
         Ok(Sink { to, is_abandoned: false, written: 0, resumed, worked: Duration::ZERO })
     }
 
-    /// What an earlier run has left of the file, and its file if there is none of that; `None`: content goes elsewhere.
+    /// The unfinished file with its bytes from an earlier run, 0 if there were none; `None` if the destination is not a
+    /// file.
     ///
     /// # Errors
-    /// A [`CommandError`] about the disk if the file cannot be opened a second time.
+    /// A [`CommandError`] of kind disk if the file's descriptor cannot be duplicated.
     pub fn left(&self) -> Result<Option<Left>, CommandError> {
         let To::File(output) = &self.to else { return Ok(None) };
-        let file = output.file().try_clone().map_err(|error| CommandError::disk(output.path(), &error))?;
+        let file = output.file().try_clone().map_err(|error| CommandError::cannot("write", output.path(), &error))?;
         Ok(Some(Left { bytes: self.resumed, version: output.version(), file: LeftFile(file) }))
     }
 
-    /// Goes on behind the bytes that are there; they count as written.
+    /// Continues behind the first `offset` bytes of the file; they count as written.
     ///
     /// # Errors
-    /// A [`CommandError`] about the disk if the system refuses.
+    /// A [`CommandError`] of kind disk if the system cannot seek.
     pub fn go_on_at(&mut self, offset: u64) -> Result<(), CommandError> {
         if let To::File(output) = &self.to {
             let went = output.file().seek(SeekFrom::Start(offset));
-            went.map_err(|error| CommandError::disk(output.path(), &error))?;
+            went.map_err(|error| CommandError::cannot("write", output.path(), &error))?;
             self.written = offset;
         }
         Ok(())
     }
 
-    /// Forgets all content of a file.
+    /// Discards all content of a file.
     ///
     /// # Errors
-    /// A [`CommandError`] about the disk if the system refuses.
+    /// A [`CommandError`] of kind disk if the file cannot be cut to length 0.
     pub fn start_over(&mut self) -> Result<(), CommandError> {
         if let To::File(output) = &self.to {
-            output.start_over().map_err(|error| CommandError::disk(output.path(), &error))?;
+            output.start_over().map_err(|error| CommandError::cannot("write", output.path(), &error))?;
             self.resumed = 0;
         }
         self.go_on_at(0)
     }
 
-    /// Leaves an unfinished file to a run that takes it up. `false`: there is none.
+    /// Leaves an unfinished file to a run that resumes it. Returns false if the destination is not a file.
     pub fn keep(self) -> bool {
         match self.to {
             To::File(output) => {
@@ -219,7 +220,7 @@ impl<'a> Sink<'a> {
         }
     }
 
-    /// The time that writing took so far.
+    /// Time spent writing so far.
     pub fn worked(&self) -> Duration {
         self.worked
     }
@@ -227,7 +228,8 @@ impl<'a> Sink<'a> {
     /// Appends bytes to the file, the stream or stdout.
     ///
     /// # Errors
-    /// A [`CommandError`] about the disk if the file, the stream or stdout cannot be written. A closed pipe is no error.
+    /// A [`CommandError`] of kind disk if the file, the stream or stdout cannot be written. A closed pipe is not an
+    /// error; it sets [`Sink::is_abandoned`].
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), CommandError> {
         self.written += bytes.len() as u64;
         let begun = Instant::now();
@@ -245,21 +247,23 @@ impl<'a> Sink<'a> {
         }
     }
 
-    /// Sets the time of last change of a file, when all of it is written.
+    /// Sets the modification time of a file, after all of it was written. Does nothing for a stream or stdout.
     ///
     /// # Errors
-    /// A [`CommandError`] about the disk if the system refuses.
+    /// A [`CommandError`] of kind disk if the system refuses to set the time.
     pub fn set_mtime(&mut self, mtime: Mtime) -> Result<(), CommandError> {
         match &self.to {
-            To::File(output) => output.set_mtime(mtime).map_err(|error| CommandError::disk(output.path(), &error)),
+            To::File(output) => {
+                output.set_mtime(mtime).map_err(|error| CommandError::cannot("set the time of", output.path(), &error))
+            }
             To::Stream(..) | To::Stdout(_) => Ok(()),
         }
     }
 
-    /// Gives the file its name: all of it is there, and right. Returns the time that all writing took.
+    /// Gives the complete, verified file its name. Returns the time spent on all writes.
     ///
     /// # Errors
-    /// A [`CommandError`] about the disk if the file cannot be synced or renamed.
+    /// A [`CommandError`] of kind disk if the file cannot be synced or renamed.
     pub fn publish(self) -> Result<Duration, CommandError> {
         let begun = Instant::now();
         let published = match self.to {
@@ -267,7 +271,7 @@ impl<'a> Sink<'a> {
             To::File(output) => {
                 let path = output.path().to_owned();
                 let published = output.sync().and_then(|()| output.publish());
-                published.map_err(|error| CommandError::disk(&path, &error))
+                published.map_err(|error| CommandError::cannot("write", &path, &error))
             }
         };
         published.map(|()| self.worked + begun.elapsed())

@@ -1,4 +1,4 @@
-//! Whether the run is to end early, where it can be taken up again.
+//! Ends a run early at a signal, in a state from which the next run can resume.
 
 use std::future::Future;
 use std::io;
@@ -14,15 +14,15 @@ pub fn interruption() -> CommandError {
         .hint("run again: what was fetched is kept")
 }
 
-/// Returns when the run is to end: when this becomes true.
+/// Waits until `stop` becomes true, which means that the run must end.
 pub async fn stopped(stop: &mut tokio::sync::watch::Receiver<bool>) {
     if stop.wait_for(|stop| *stop).await.is_err() {
-        // Nobody is left who could say so.
+        // The sender is gone, so `stop` can never become true.
         std::future::pending::<()>().await;
     }
 }
 
-/// Whether a signal has come: the run ends where it can be taken up again.
+/// Tells a run that a signal has arrived. Clones share it.
 #[derive(Clone)]
 pub struct Stop {
     seen: tokio::sync::watch::Receiver<bool>,
@@ -30,7 +30,7 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// Listens from now on. A second signal ends the program at once.
+    /// Listens for signals from now on. A second signal ends the program at once.
     pub fn listen(runtime: &tokio::runtime::Runtime) -> Stop {
         let (sender, seen) = tokio::sync::watch::channel(false);
         let flag = Arc::new(AtomicBool::new(false));
@@ -44,10 +44,10 @@ impl Stop {
         Stop { seen, flag }
     }
 
-    /// Listens from now on, for a command of plain threads: a thread of its own calls `then` at the first signal.
+    /// As [`Stop::listen`], for a command without a runtime: a thread of its own calls `then` at the first signal.
     ///
     /// # Errors
-    /// When the handlers cannot be set, or the system gives no thread.
+    /// The system's error if the runtime, a signal handler or the thread cannot be set up.
     pub fn in_thread(then: impl FnOnce() + Send + 'static) -> io::Result<Stop> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
         let signals = Signals::listen(&runtime)?;
@@ -64,12 +64,12 @@ impl Stop {
         Ok(Stop { seen, flag })
     }
 
-    /// The same for plain threads: set when a signal has come.
+    /// A flag that is set when a signal has arrived, for plain threads.
     pub fn flag(&self) -> &AtomicBool {
         &self.flag
     }
 
-    /// What comes of this, unless a signal comes first.
+    /// Runs `future` to its end, unless a signal arrives first.
     ///
     /// # Errors
     /// A [`CommandError`] of kind interrupted if a signal arrives before `future` ends.
@@ -81,17 +81,17 @@ impl Stop {
         }
     }
 
-    /// Becomes true when a signal has come.
+    /// A receiver that becomes true when a signal has arrived.
     pub fn watch(&self) -> tokio::sync::watch::Receiver<bool> {
         self.seen.clone()
     }
 
-    /// Returns when a signal has come.
+    /// Waits for a signal.
     pub async fn requested(&self) {
         stopped(&mut self.seen.clone()).await;
     }
 
-    /// An error if a signal has come.
+    /// Checks whether a signal has arrived.
     ///
     /// # Errors
     /// A [`CommandError`] of kind interrupted if a signal has arrived.

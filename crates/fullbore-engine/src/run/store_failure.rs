@@ -1,14 +1,14 @@
-//! A failure of the store that files go to, as the source of an error of files.
+//! A failure of a store, as the source of an [`io::Error`].
 //!
-//! Trees and targets report [`io::Error`]s, and most of them come from a disk. Of a store, the error has a
-//! [`StoreFailure`] inside, which keeps the kind, and so the exit code, and the hints.
+//! Trees and targets report [`io::Error`]s, and most of them come from a disk. If a store failed, the error contains a
+//! [`StoreFailure`], which keeps the kind, and so the exit code, and the hints.
 
 use std::error::Error;
 use std::io;
 
 use super::error::{CommandError, ErrorKind};
 
-/// What the store did, in the words of the library that speaks to it.
+/// A failure of a store, in the words of the library that speaks to it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct StoreFailure {
@@ -16,21 +16,21 @@ pub struct StoreFailure {
     pub kind: ErrorKind,
     /// The message.
     pub message: String,
-    /// What the user could do about it.
+    /// Suggestions for the user, as imperatives.
     pub hints: Vec<String>,
 }
 
 impl StoreFailure {
-    /// An error of files with this failure inside.
+    /// Wraps the failure of a store in an [`io::Error`].
     pub fn io(of: CommandError) -> io::Error {
         io::Error::other(StoreFailure { kind: of.kind, message: of.message, hints: of.hints })
     }
 
-    /// The failure of a store behind this error, if there is one.
+    /// Finds the store failure in the chain of sources of `error`, if there is one.
     pub fn behind<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a StoreFailure> {
         let mut next = Some(error);
         while let Some(error) = next {
-            // The source of such an error is that of its content; the content itself is only here.
+            // An `io::Error` with content skips that content in its chain of sources, so look into it here.
             let content = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
             let content = content.and_then(|content| content.downcast_ref::<StoreFailure>());
             if let Some(failure) = content.or_else(|| error.downcast_ref()) {
@@ -41,7 +41,7 @@ impl StoreFailure {
         None
     }
 
-    /// A command's error with this kind, this message and these hints.
+    /// Converts the failure into a [`CommandError`] with another message, and the same kind and hints.
     pub fn command(&self, message: impl std::fmt::Display) -> CommandError {
         let command = CommandError::new(self.kind, message);
         self.hints.iter().fold(command, CommandError::hint)

@@ -1,7 +1,7 @@
-//! A file that is in a grid or a bucket, and how it is found there.
+//! A file in a grid or a bucket, with its cap or address.
 //!
-//! The cap of a file in a grid is the right to read it. It is data that the user asked for, on stdout and in the list of
-//! `--caps`, and stands nowhere else: this type shows itself without it.
+//! The cap of a file in a grid grants the right to read it. It is output for the user: on stdout, and in the list of
+//! `--caps`. It must appear nowhere else, so `Debug` of this type omits it.
 
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
@@ -13,31 +13,31 @@ use serde::{Deserialize, Serialize};
 
 use super::error::{CommandError, ErrorKind};
 
-/// One file, as `--json` has it.
+/// One stored file, in the form of `--json`.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StoredFile {
-    /// The cap, or the address in a bucket.
+    /// Cap of the file in a grid, or its address in a bucket.
     pub cap: String,
-    /// Its SHA-256 as stores have it: base64, with the number of parts where it has any.
+    /// SHA-256 as reported by stores: base64, with the number of parts if there are several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checksum_sha256: Option<String>,
-    /// Servers of the grid with different shares.
+    /// Number of servers of the grid that hold different shares.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub happiness: Option<usize>,
     /// Path of the file on this machine.
     pub path: String,
-    /// The name's bytes in base64, if they are no Unicode.
+    /// Bytes of the path in base64, if they are not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_base64: Option<String>,
     /// Size of the file, in bytes.
     pub size: u64,
-    /// Whether its cap is printed where people read: not that of each file in a directory, which has one itself.
+    /// Whether the cap is printed for people. Files in a stored directory are not: the directory's cap leads to them.
     #[serde(skip)]
     pub is_shown: bool,
 }
 
-/// The same in the list of `--caps`.
+/// The same file in the list of `--caps`.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub(super) struct Entry<'a> {
@@ -49,7 +49,7 @@ pub(super) struct Entry<'a> {
 }
 
 impl StoredFile {
-    /// A file with this cap or address.
+    /// Creates a stored file with this cap or address.
     pub fn new(path: &Path, size: u64, cap: &str) -> StoredFile {
         let path_base64 = path.to_str().is_none().then(|| STANDARD.encode(path.as_os_str().as_bytes()));
         StoredFile {
@@ -74,10 +74,10 @@ impl fmt::Debug for StoredFile {
     }
 }
 
-/// Files that could not be put, and why.
+/// Files that could not be stored, with the reasons.
 pub type NotStored = Vec<(PathBuf, CommandError)>;
 
-/// The error that says what is missing, if anything is: `done` files are there.
+/// Returns an error if any file is missing. `done` is the number of stored files.
 ///
 /// # Errors
 /// The error of the first missing file, with a line for each other one. If `done` is above 0, its kind becomes

@@ -10,15 +10,15 @@ use serde::{Deserialize, Serialize};
 use super::{HostClock, Kind, LedgerReading, SendReading, StageClock, Trial};
 use crate::window::Window;
 
-/// Trials and marks kept; a run makes a few dozen at most.
+/// Maximum number of trials, and of marks; a run makes a few dozen at most.
 const KEPT: usize = 1000;
 
 /// A named moment of the run, for the timeline.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Mark {
-    /// Time between the making of the ledger and the mark.
+    /// Time from the creation of the ledger to the mark.
     pub at: Duration,
-    /// What began then: "indexes", "pool", "sync".
+    /// Name of the part of the run that began: "indexes", "pool", "sync".
     pub name: String,
 }
 
@@ -52,12 +52,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Ledger {
-    /// A ledger whose clocks run; time counts from now.
+    /// Creates a ledger whose clocks run; time counts from now.
     pub fn new() -> Ledger {
         Ledger::with(true)
     }
 
-    /// A ledger whose clocks measure nothing, to know what the others cost.
+    /// Creates a ledger whose clocks measure nothing, to find out the cost of the others.
     pub fn off() -> Ledger {
         Ledger::with(false)
     }
@@ -78,7 +78,7 @@ impl Ledger {
         }
     }
 
-    /// The clock of a role; the same one for the same name.
+    /// Returns the clock of a role. The same name gives the same clock.
     pub fn stage(&self, name: &str, kind: Kind) -> Arc<StageClock> {
         let mut stages = lock(&self.shared.stages);
         if let Some(stage) = stages.iter().find(|stage| stage.name() == name) {
@@ -89,18 +89,18 @@ impl Ledger {
         stage
     }
 
-    /// Lets the sampler see where the permits of a window stand.
+    /// Adds a window to the ledger, so that the sampler sees the positions of its permits.
     pub fn watch_window(&self, window: &Window) {
         lock(&self.shared.windows).push(window.clone());
     }
 
-    /// The counters of a host; the same ones for the same name.
+    /// Returns the counters of a host. The same name gives the same counters.
     pub fn host(&self, name: &str) -> Arc<HostClock> {
         let mut hosts = lock(&self.shared.hosts);
         hosts.entry(name.to_owned()).or_insert_with(|| Arc::new(HostClock::new(name))).clone()
     }
 
-    /// Reports what one more host or connection did to the total rate.
+    /// Records a trial: how one more host or connection changed the total rate.
     pub fn trial(&self, trial: Trial) {
         let mut trials = lock(&self.shared.trials);
         if trials.len() < KEPT {
@@ -108,7 +108,7 @@ impl Ledger {
         }
     }
 
-    /// Notes that a part of the run begins now.
+    /// Records that a named part of the run begins now.
     pub fn mark(&self, name: &str) {
         let at = self.shared.origin.elapsed();
         let mut marks = lock(&self.shared.marks);
@@ -117,12 +117,12 @@ impl Ledger {
         }
     }
 
-    /// Adds what the kernel counted for sending sockets since the last call.
+    /// Adds the kernel's counters of sending sockets since the last call.
     pub fn add_sending(&self, sent: SendReading) {
         *lock(&self.shared.sending) += sent;
     }
 
-    /// The user's rate limit in bytes per second; 0 for none.
+    /// Sets the user's rate limit in bytes per second; 0 for none.
     pub fn set_rate_limit(&self, bytes_per_s: u64) {
         self.shared.rate_limit_bytes_per_s.store(bytes_per_s, Ordering::Relaxed);
     }

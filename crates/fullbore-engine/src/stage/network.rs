@@ -1,5 +1,5 @@
-//! What the wire tells the verdict: bytes per host, round-trip times, trials,
-//! and the kernel's counters of sending sockets.
+//! Network counters for the verdict: bytes per host, round-trip times, trials, and the kernel's counters of sending
+//! sockets.
 
 use std::ops::AddAssign;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::verdict::thresholds::{FASTER, GAIN, NAMED, NO_FASTER, NO_OTHER};
 
-/// Counters of one host, kept by the connections to it.
+/// Counters of one host, updated by the connections to it.
 #[derive(Debug)]
 pub struct HostClock {
     name: String,
@@ -37,23 +37,22 @@ impl HostClock {
         &self.name
     }
 
-    /// Bytes received from it, wanted or not.
+    /// Counts bytes received from the host, useful or not.
     pub fn received(&self, bytes: u64) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// A connection has requests outstanding from now on.
+    /// Records that a connection has unanswered requests from now on.
     pub fn connection_busy(&self) {
         self.busy_connections.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A connection has no requests outstanding any more, or is gone.
+    /// Records that a connection has no unanswered requests any more, or is closed.
     pub fn connection_idle(&self) {
         self.busy_connections.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// A measured round trip; the smallest one is kept, since larger ones
-    /// include the queues we fill ourselves.
+    /// Records a measured round trip. The smallest is kept, because larger ones include queues that we fill ourselves.
     pub fn round_trip(&self, time: Duration) {
         let time_us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX).max(1);
         let _ = self.round_trip_us.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |known| {
@@ -61,13 +60,13 @@ impl HostClock {
         });
     }
 
-    /// Whether we hold this host back ourselves (our rate limit, 429 and
-    /// Retry-After, a limit of connections that it could exceed).
+    /// Sets whether we hold this host back ourselves: by a rate limit, after 429 or Retry-After, or by a limit on
+    /// connections.
     pub fn set_capped(&self, capped: bool) {
         self.capped.store(capped, Ordering::Relaxed);
     }
 
-    /// For how long all others were idle and could not help, while this host still owed something.
+    /// Records how long all other hosts were idle and could not help, while this host still owed data.
     pub fn set_waited_alone(&self, time: Duration) {
         self.waited_alone_us.store(u64::try_from(time.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
@@ -85,7 +84,7 @@ impl HostClock {
     }
 }
 
-/// What was counted for one host.
+/// Counters of one host at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HostReading {
@@ -97,9 +96,9 @@ pub struct HostReading {
     pub connections: u32,
     /// The smallest round trip seen, in microseconds; 0 if unknown.
     pub round_trip_us: u64,
-    /// Whether we hold it back ourselves.
+    /// Whether we hold the host back ourselves.
     pub capped: bool,
-    /// Time in which all faster hosts were idle and it still owed something, in microseconds.
+    /// Time in which all faster hosts were idle while this one still owed data, in microseconds.
     pub waited_alone_us: u64,
 }
 
@@ -116,54 +115,54 @@ impl HostReading {
     }
 }
 
-/// An intervention: a host, or one connection to it, paused, and this is what became of the total rate.
-/// It tells the access link from the hosts' side.
+/// A trial (intervention): a host, or one connection to it, paused, and the total rate was compared. It distinguishes
+/// the access link from the hosts as the limit.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Trial {
-    /// Name of the host that the bytes came from.
+    /// Name of the paused host.
     pub host: String,
-    /// Whether all of it paused (else: one connection to it).
+    /// Whether the whole host paused; otherwise one connection to it.
     pub new_host: bool,
-    /// Rate of all others while it paused, in bytes per second.
+    /// Rate of all others during the pause, in bytes per second.
     pub before_bytes_per_s: f64,
-    /// Total rate with it, in bytes per second.
+    /// Total rate without the pause, in bytes per second.
     pub after_bytes_per_s: f64,
-    /// What it brought of that; 0 when not known (one connection).
+    /// Share of the paused host in that rate, in bytes per second; 0 if unknown (one connection).
     pub brought_bytes_per_s: f64,
 }
 
-/// What a trial shows about the limit of the network.
+/// Conclusion of a trial about the limit of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Finding {
-    /// Others took up what the pause left: they share what limits them.
+    /// The others took up the bandwidth that the pause left: they share a limit.
     Shared,
-    /// They did not: each is limited by itself.
+    /// The others did not get faster: each has a limit of its own.
     Apart,
 }
 
 impl Trial {
-    /// How much faster the others were without it; none when it is not known what it brought.
+    /// Factor by which the others were faster during the pause; `None` if the share of the paused host is unknown.
     pub(crate) fn others_faster(&self) -> Option<f64> {
         let others = self.after_bytes_per_s - self.brought_bytes_per_s;
         (self.brought_bytes_per_s > 0.0 && others > 0.0).then(|| self.before_bytes_per_s / others)
     }
 
-    /// What it shows, if it is clear.
+    /// Conclusion of the trial, if it is clear.
     pub fn finding(&self) -> Option<Finding> {
         let Some(faster) = self.others_faster() else {
             let lost = 1.0 - self.before_bytes_per_s / self.after_bytes_per_s.max(1.0);
             return match lost {
                 _ if lost <= FASTER => Some(Finding::Shared),
-                // One of two or more cannot have brought so much: something else has happened.
+                // One of two or more connections cannot have carried so much: something else has happened.
                 _ if lost > NAMED => None,
                 _ => Some(Finding::Apart),
             };
         };
         let most = self.brought_bytes_per_s / (self.after_bytes_per_s - self.brought_bytes_per_s);
-        // What the others gain is no share of what was left lying: they may soon be at limits of their own. Of a small host's
-        // share they cannot become much faster; then the bulk of it has to be, or not be, taken up. If they became slower,
-        // something else happened: a full disk, a lost host.
+        // The others' gain need not equal the whole paused share, because they may soon reach limits of their own.
+        // Against a small host's share they cannot become much faster; then most of that share has to be taken up, or
+        // not. If they became slower, something else happened: a full disk, a lost host.
         match faster - 1.0 {
             gain if gain >= FASTER.min(NAMED * most) => Some(Finding::Shared),
             gain if gain < -GAIN => None,
@@ -173,28 +172,28 @@ impl Trial {
     }
 }
 
-/// TCP_INFO of sending sockets, summed over them, in microseconds
-/// (`tcpi_busy_time`, `tcpi_rwnd_limited`, `tcpi_sndbuf_limited`).
+/// Sums of TCP_INFO over sending sockets, in microseconds (`tcpi_busy_time`, `tcpi_rwnd_limited`,
+/// `tcpi_sndbuf_limited`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SendReading {
-    /// Time that they were there and watched; 0 if nobody counted it.
+    /// Time for which the sockets were watched; 0 if it was not counted.
     #[serde(default)]
     pub watched_us: u64,
     /// Time with unsent or unacknowledged data.
     pub busy_us: u64,
-    /// Of it, held up by the receiver's window.
+    /// Part of `busy_us` in which the receiver's window was full.
     pub receiver_limited_us: u64,
-    /// Of it, held up by our send buffer.
+    /// Part of `busy_us` in which our send buffer was full.
     pub buffer_limited_us: u64,
 }
 
 impl SendReading {
-    /// Share of the time in which the path had something to carry, if that was counted.
+    /// Share of the time in which the path had data to carry, if it was counted.
     pub fn busy(&self) -> Option<f64> {
         (self.watched_us > 0).then(|| (self.busy_us as f64 / self.watched_us as f64).min(1.0))
     }
 
-    /// What was counted since `earlier`.
+    /// Difference of the counters to an earlier reading.
     pub fn since(&self, earlier: &SendReading) -> SendReading {
         SendReading {
             watched_us: self.watched_us.saturating_sub(earlier.watched_us),

@@ -1,5 +1,4 @@
-//! Readings of clocks: plain counters that serialise, and add across threads,
-//! processes and machines.
+//! Readings of clocks: plain counters that can be serialised, and added across threads, processes and machines.
 
 use std::ops::AddAssign;
 
@@ -19,8 +18,7 @@ pub enum Kind {
     Task,
 }
 
-/// The counters of one role. Times are nanoseconds summed over its threads or
-/// tasks, so they may exceed the wall time.
+/// Counters of one role. Times are nanoseconds summed over its threads or tasks, so they may exceed the wall time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StageReading {
@@ -28,7 +26,7 @@ pub struct StageReading {
     pub name: String,
     /// Whether threads or tasks play the role.
     pub kind: Kind,
-    /// Threads whose CPU time counts for this role.
+    /// Number of threads whose CPU time counts for this role.
     pub threads: u64,
     /// Number of items that the role has finished.
     pub items: u64,
@@ -36,13 +34,13 @@ pub struct StageReading {
     pub bytes: u64,
     /// CPU time of the role's threads, in nanoseconds.
     pub compute_ns: u64,
-    /// Time its threads were runnable and had no core.
+    /// Time that its threads were runnable without a core, in nanoseconds.
     pub run_delay_ns: u64,
     /// Time that the role waited for input, in nanoseconds.
     pub starved_ns: u64,
-    /// Waits for a taker of the output, or for a permit.
+    /// Time that the role waited for a taker of its output, or for a permit, in nanoseconds.
     pub blocked_ns: u64,
-    /// Wall time of calls wrapped in `device`, CPU share included.
+    /// Wall time of calls wrapped in `device`, including their CPU time, in nanoseconds.
     pub device_ns: u64,
     /// Number of calls that waited for a device.
     pub device_calls: u64,
@@ -56,11 +54,11 @@ pub struct StageReading {
     pub ready_ns: u64,
     /// Number of reads from sockets.
     pub reads: u64,
-    /// Reads that found the socket empty at first.
+    /// Number of reads that found the socket empty at first.
     pub socket_empty: u64,
-    /// Time until it was not.
+    /// Time until those sockets had data, in nanoseconds.
     pub socket_empty_ns: u64,
-    /// Waits for our own rate limit.
+    /// Time that the role waited for our own rate limit, in nanoseconds.
     pub throttled_ns: u64,
 }
 
@@ -76,21 +74,20 @@ macro_rules! each_counter {
 }
 
 impl StageReading {
-    /// A reading of zero.
+    /// Creates a reading with all counters zero.
     pub fn new(name: &str, kind: Kind) -> StageReading {
         StageReading { name: name.to_owned(), kind, ..StageReading::default() }
     }
 
-    /// What was counted since `earlier`; never below zero.
+    /// Difference of the counters to an earlier reading; never below zero.
     pub fn since(&self, earlier: &StageReading) -> StageReading {
         let mut difference = self.clone();
         each_counter!(difference, earlier, u64::saturating_sub);
         difference
     }
 
-    /// The larger of the two in each counter. A reading taken while a thread
-    /// changes its counters may lag; comparing with the highest seen so far
-    /// keeps differences from counting anything twice.
+    /// Takes the larger value of each counter. A reading taken while a thread changes its counters may lag. Differences
+    /// against the highest values so far count nothing twice.
     pub fn highest(&mut self, other: &StageReading) {
         each_counter!(self, other, u64::max);
     }
@@ -102,16 +99,16 @@ impl AddAssign<&StageReading> for StageReading {
     }
 }
 
-/// Everything a ledger counted; adds across processes by the names of roles and hosts.
+/// All counters of a ledger. They can be added across processes, by the names of roles and hosts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LedgerReading {
-    /// The roles, in the order they were made.
+    /// Readings of the roles, in the order of their creation.
     pub stages: Vec<StageReading>,
     /// Readings of all windows of the ledger.
     pub windows: Vec<WindowReading>,
     /// Readings of all hosts that sent bytes.
     pub hosts: Vec<HostReading>,
-    /// Trials: what one more host or connection did to the total.
+    /// Trials: how one more host or connection changed the total rate.
     pub trials: Vec<Trial>,
     /// Kernel counters of the sockets that send, added up.
     pub sending: SendReading,

@@ -1,9 +1,8 @@
 //! The counters of one thread in one role.
 //!
-//! Only the owning thread writes them, so a plain load and store per update is
-//! enough (no locked instruction per item); the sampler reads them from
-//! outside. What the thread is waiting for, and since when, is one word, so
-//! that a wait that takes seconds is seen while it lasts.
+//! Only the owning thread writes them, so a plain load and store per update is enough, without a locked instruction per
+//! item. The sampler reads them from outside. One word holds the kind and the start of the present wait, so that a wait
+//! of seconds is seen while it lasts.
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -15,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::{Entered, StageClock, StageReading};
 use crate::verdict::cpu::{self, SchedStat};
 
-/// What a thread waits for.
+/// Kind of wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Activity {
     Starved = 1,
@@ -23,13 +22,12 @@ pub(super) enum Activity {
     Device = 3,
 }
 
-/// Low bits of the activity word; the rest is the start in nanoseconds.
+/// Low bits of the activity word hold the kind; the other bits hold the start in nanoseconds.
 const ACTIVITY_BITS: u32 = 2;
 
 static NEXT_SLOT: AtomicU64 = AtomicU64::new(1);
 
-/// Aligned to two cache lines so that threads do not disturb one another
-/// (adjacent lines are fetched in pairs on x86).
+/// Aligned to two cache lines, so that threads do not disturb one another: x86 fetches adjacent lines in pairs.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct Slot {
@@ -44,23 +42,23 @@ pub(super) struct Slot {
     device_ns: AtomicU64,
     device_calls: AtomicU64,
     activity: AtomicU64,
-    /// CPU counters of the thread when this role began to own it.
+    /// The thread's CPU counters when its CPU time began to count for this role.
     base: [AtomicU64; 2],
-    /// CPU time of earlier, finished ownerships.
+    /// CPU time of earlier periods in which the thread's CPU time counted for this role.
     closed: [AtomicU64; 2],
-    /// When the thread first played this role.
+    /// Time at which the thread first played this role.
     began_ns: u64,
 }
 
-/// What one thread did in one role: so far, or within a sample.
+/// Counters of one thread in one role: so far, or within a sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ThreadReading {
-    /// Number of the pair of thread and role, unique in this process.
+    /// Number of this combination of thread and role, unique in this process.
     pub slot: u64,
     /// The kernel's number of the thread.
     pub thread_id: u32,
-    /// Whether the thread is gone.
+    /// Whether the thread has ended.
     pub ended: bool,
     /// Whether the thread's CPU time counts for this role.
     pub owner: bool,
@@ -70,17 +68,17 @@ pub struct ThreadReading {
     pub bytes: u64,
     /// Time since the thread first played this role, while it lives.
     pub alive_ns: u64,
-    /// CPU time of its threads, in nanoseconds.
+    /// CPU time of the thread, in nanoseconds.
     pub compute_ns: u64,
-    /// Time runnable without a core.
+    /// Time that the thread was runnable without a core, in nanoseconds.
     pub run_delay_ns: u64,
-    /// Time that its threads waited for input, in nanoseconds.
+    /// Time that the thread waited for input, in nanoseconds.
     pub starved_ns: u64,
-    /// Waits for a taker of the output.
+    /// Time that the thread waited for a taker of its output, in nanoseconds.
     pub blocked_ns: u64,
-    /// Wall time of calls wrapped in `device`.
+    /// Wall time of calls wrapped in `device`, in nanoseconds.
     pub device_ns: u64,
-    /// Number of those calls.
+    /// Number of calls wrapped in `device`.
     pub device_calls: u64,
 }
 
@@ -97,19 +95,19 @@ impl ThreadReading {
         self.device_calls = combine(self.device_calls, other.device_calls);
     }
 
-    /// What was counted since `earlier`, never below zero.
+    /// Difference of the counters to an earlier reading, never below zero.
     pub fn since(&self, earlier: &ThreadReading) -> ThreadReading {
         let mut difference = *self;
         difference.combine(earlier, u64::saturating_sub);
         difference
     }
 
-    /// The larger of the two in each counter; see [`StageReading::highest`].
+    /// Takes the larger value of each counter; see [`StageReading::highest`].
     pub fn highest(&mut self, other: &ThreadReading) {
         self.combine(other, u64::max);
     }
 
-    /// Adds a later stretch of the same thread in the same role.
+    /// Adds a later period of the same thread in the same role.
     pub fn add(&mut self, later: &ThreadReading) {
         self.combine(later, u64::saturating_add);
         self.owner |= later.owner;
@@ -162,8 +160,7 @@ impl Slot {
         bump(&self.bytes, bytes);
     }
 
-    /// Notes what the thread begins to wait for. False if it is within a
-    /// measured wait already: then the outer one measures both.
+    /// Records the start of a wait. False inside another measured wait: the outer one measures both.
     pub(super) fn begin(&self, activity: Activity, now_ns: u64) -> bool {
         let free = self.activity.load(Ordering::Relaxed) == 0;
         if free {
@@ -172,8 +169,8 @@ impl Slot {
         free
     }
 
-    /// Ends the wait that began at `began_ns`. The word is cleared before the
-    /// total grows: a reader in between sees a little less, never the wait twice.
+    /// Ends the wait that began at `began_ns`. The word is cleared before the total grows: a reader in between sees a
+    /// little less, never the wait twice.
     pub(super) fn end(&self, activity: Activity, began_ns: u64, now_ns: u64) {
         self.activity.store(0, Ordering::Release);
         let took_ns = now_ns.saturating_sub(began_ns);
@@ -211,7 +208,7 @@ impl Slot {
     }
 
     pub(super) fn reading(&self, now_ns: u64) -> ThreadReading {
-        // The ended flag first: when it is set, everything below is final.
+        // Read the ended flag first: if it is set, the values below are final.
         let ended = self.ended.load(Ordering::Acquire);
         let mut reading = ThreadReading {
             slot: self.id,
@@ -220,7 +217,7 @@ impl Slot {
             owner: self.is_owner(),
             items: self.items.load(Ordering::Relaxed),
             bytes: self.bytes.load(Ordering::Relaxed),
-            // Of a thread that has ended this is a little too much: up to a sample.
+            // For a thread that has ended this is slightly too long, by at most a sample.
             alive_ns: now_ns.saturating_sub(self.began_ns),
             starved_ns: self.starved_ns.load(Ordering::Relaxed),
             blocked_ns: self.blocked_ns.load(Ordering::Relaxed),
@@ -248,7 +245,7 @@ impl Slot {
     }
 }
 
-/// The slots of the calling thread, and the one that owns its CPU time.
+/// Slots of the calling thread, and the one that its CPU time counts for.
 struct Mine {
     slots: Vec<(u64, Arc<Slot>)>,
     owner: Option<Arc<Slot>>,
@@ -281,7 +278,7 @@ impl Mine {
     fn register(&mut self, stage: &StageClock) -> usize {
         let slot = Arc::new(Slot::new(cpu::thread_id(), stage.now_ns()));
         stage.slots().push(slot.clone());
-        // Slots whose clock is gone (an earlier run in this thread) are let go.
+        // Drop slots whose clock is gone (an earlier run in this thread).
         self.slots.retain(|(_, slot)| Arc::strong_count(slot) > 1);
         self.slots.push((stage.id, slot));
         self.slots.len() - 1
@@ -301,13 +298,13 @@ impl Mine {
 
 #[inline]
 pub(super) fn with_slot<R: Default>(stage: &StageClock, adopt: bool, use_slot: impl FnOnce(&Slot) -> R) -> R {
-    // In a thread that is being torn down there is nothing left to count.
+    // A thread that is being torn down has nothing left to count.
     MINE.try_with(|mine| {
         let Ok(mut mine) = mine.try_borrow_mut() else {
             return R::default();
         };
         if adopt && mine.owner.as_ref().is_none_or(|owner| Arc::strong_count(owner) <= 2) {
-            // No role yet, or one whose ledger is gone.
+            // No role yet, or a role whose ledger is gone.
             let slot = mine.slot(stage).clone();
             if mine.owner.as_ref().is_none_or(|owner| !Arc::ptr_eq(owner, &slot)) {
                 mine.own(Some(slot));

@@ -1,9 +1,8 @@
 //! The counters of a role that runs as async tasks.
 //!
-//! A task has no busy clock of its own: the runtime's threads compute for many.
-//! So a task records what can be known from inside: polls and their time, how
-//! long it stood ready before it was polled, and the waits for a socket, for a
-//! receiver of its output, for a permit, or for our own rate limit.
+//! A task has no busy clock of its own: the runtime's threads compute for many. So a task records what it can measure
+//! itself: the number and the time of its polls, the time from wake to poll, and its waits. It waits for a socket, for
+//! a receiver of its output, for a permit, or for our own rate limit.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -98,32 +97,29 @@ impl Drop for Open<'_> {
 }
 
 impl StageClock {
-    /// Waits for bytes from a socket. Counts a read, and "found empty" if the
-    /// socket had nothing at the first look.
+    /// Times a wait for bytes from a socket. Counts a read, and "found empty" if the socket had no data at first.
     pub async fn socket_read<F: Future>(&self, read: F) -> F::Output {
         self.task.reads.fetch_add(u64::from(self.on), Ordering::Relaxed);
         self.span(&self.task.socket_empty, read).await
     }
 
-    /// Waits for input from an earlier stage.
+    /// Times a wait for input from an earlier stage.
     pub async fn starved<F: Future>(&self, wait: F) -> F::Output {
         self.span(&self.task.starved, wait).await
     }
 
-    /// Waits for a later stage. A wait for a permit that goes on beside reading
-    /// does not belong here: the window itself times how long it is exhausted,
-    /// and a window kept full is normal while the network is the limit.
+    /// Times a wait for a later stage. Do not use it for a wait for a permit beside reading. The window itself times
+    /// how long it is exhausted, and a full window is normal while the network is the limit.
     pub async fn blocked<F: Future>(&self, wait: F) -> F::Output {
         self.span(&self.task.blocked, wait).await
     }
 
-    /// Waits because the user limits the rate.
+    /// Times a wait for the user's rate limit.
     pub async fn throttled<F: Future>(&self, wait: F) -> F::Output {
         self.span(&self.task.throttled, wait).await
     }
 
-    /// Time counts from the first poll that did not complete, so a wait that is
-    /// over at once reads no clock.
+    /// Time counts from the first poll that did not complete, so a wait that ends at once reads no clock.
     async fn span<F: Future>(&self, span: &Span, wait: F) -> F::Output {
         if !self.on {
             return wait.await;
@@ -140,8 +136,8 @@ impl StageClock {
         .await
     }
 
-    /// Runs synchronous work inside a task (for instance the records of TLS)
-    /// and counts its time as poll time of this role.
+    /// Runs synchronous work inside a task (such as processing TLS records) and counts its time as poll time of this
+    /// role.
     pub fn work<R>(&self, work: impl FnOnce() -> R) -> R {
         if !self.on {
             return work();

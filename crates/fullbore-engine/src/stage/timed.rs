@@ -1,4 +1,4 @@
-//! A stage of our own work of which the sum over all threads is wanted, whether somebody looks at its clock or not.
+//! A stage that also sums its working time over all threads, whether or not a sampler reads its clock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::{Kind, Ledger, StageClock};
 
-/// A stage's clock in the run's ledger, and the time that it worked.
+/// A stage's clock in the run's ledger, with its total working time.
 #[derive(Debug)]
 pub struct TimedStage {
     /// Clock of the stage, for waits that the caller times.
@@ -15,12 +15,12 @@ pub struct TimedStage {
 }
 
 impl TimedStage {
-    /// Makes a stage of this ledger, and its clock.
+    /// Creates the stage in this ledger.
     pub fn new(ledger: &Ledger, name: &'static str) -> TimedStage {
         TimedStage { clock: ledger.stage(name, Kind::Thread), worked_ns: AtomicU64::new(0) }
     }
 
-    /// Does work, and adds the time that it takes.
+    /// Runs `work` and adds its duration to the total.
     pub fn timed<T>(&self, work: impl FnOnce() -> T) -> T {
         let _role = self.clock.enter();
         let begun = Instant::now();
@@ -29,7 +29,7 @@ impl TimedStage {
         done
     }
 
-    /// Time that all threads of the stage have worked.
+    /// Total time that all threads of the stage have worked.
     pub fn worked(&self) -> Duration {
         Duration::from_nanos(self.worked_ns.load(Ordering::Relaxed))
     }

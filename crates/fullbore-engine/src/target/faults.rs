@@ -1,8 +1,7 @@
-//! For tests of this and other crates: a target that fails, or dies, at the n-th
-//! operation, in the manner of SQLite's tests.
+//! For tests: a target that fails, or dies, at the n-th operation, in the manner of SQLite's tests.
 //!
-//! Run once with [`Fault::Never`] and ask [`FaultyTarget::operations`] how many there
-//! are; then once for each n with an error, and once for each n with a stop.
+//! Run once with [`Fault::Never`] and read [`FaultyTarget::operations`]; then once for each n with an error, and once
+//! for each n with a stop.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,36 +9,35 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use super::{Committed, Content, Name, Target, TargetError};
 use crate::digest::{Sha256, Verified};
 
-/// What goes wrong. Operations count from 1; all that change the target count.
+/// The fault to inject. Operations count from 1; all that change the target count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// Nothing: for counting.
+    /// None: for counting.
     Never,
-    /// The n-th operation fails with this error of the system (`libc::ENOSPC`, …);
-    /// a write leaves half of its bytes. Later ones succeed.
+    /// The n-th operation fails with this system error (`libc::ENOSPC`, …); a failed write leaves half of its bytes.
+    /// Later ones succeed.
     ErrorAt {
-        /// Which operation.
+        /// Number of the operation that fails.
         n: u64,
-        /// The error's number.
+        /// The errno.
         errno: i32,
     },
     /// From the n-th operation on all fail with this error, as on a full disk.
     ErrorFrom {
-        /// The first operation that fails.
+        /// Number of the first operation that fails.
         n: u64,
-        /// The error's number.
+        /// The errno.
         errno: i32,
     },
-    /// As SIGKILL: the n-th operation is done by half (a write) or not at all, and
-    /// nothing changes the target any more.
+    /// As SIGKILL: the n-th operation is half done (a write) or not done, and nothing changes the target afterwards.
     StopAt {
-        /// Which operation.
+        /// Number of the operation at which the target stops.
         n: u64,
     },
 }
 
-/// What is done before each write.
+/// Called before each write.
 struct Before(Box<dyn Fn() + Send + Sync>);
 
 impl std::fmt::Debug for Before {
@@ -48,7 +46,7 @@ impl std::fmt::Debug for Before {
     }
 }
 
-/// A target with a fault.
+/// A target with an injected fault.
 #[derive(Debug)]
 pub struct FaultyTarget<T> {
     inner: T,
@@ -59,13 +57,13 @@ pub struct FaultyTarget<T> {
 }
 
 impl<T: Target> FaultyTarget<T> {
-    /// Puts a fault before a target.
+    /// Wraps a target with a fault.
     pub fn new(inner: T, fault: Fault) -> FaultyTarget<T> {
         let before_write = Before(Box::new(|| ()));
         FaultyTarget { inner, fault, before_write, operations: AtomicU64::new(0), stopped: AtomicBool::new(false) }
     }
 
-    /// Does this before each write: a wait is a disk that is held up, a panic an error of the program.
+    /// Calls `before` before each write: a wait simulates a slow disk, a panic a bug of this program.
     #[must_use]
     pub fn before_write(self, before: impl Fn() + Send + Sync + 'static) -> FaultyTarget<T> {
         FaultyTarget { before_write: Before(Box::new(before)), ..self }
@@ -76,12 +74,12 @@ impl<T: Target> FaultyTarget<T> {
         self.operations.load(Ordering::SeqCst)
     }
 
-    /// Whether [`Fault::StopAt`] has struck.
+    /// Whether [`Fault::StopAt`] has taken effect.
     pub fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::SeqCst)
     }
 
-    /// The target behind the fault.
+    /// The wrapped target.
     pub fn inner(&self) -> &T {
         &self.inner
     }

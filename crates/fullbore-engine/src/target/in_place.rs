@@ -1,10 +1,9 @@
-//! A directory tree in which files are written under their own names.
+//! A directory tree in which files are written under their final names.
 //!
-//! For callers whose names are temporary themselves, as are those in apt's `partial/`: a file that
-//! another program reads only when it is told to. There is no second name and no rename, nothing is
-//! synced, and paths are absolute. What is dropped unfinished is cut to the bytes that are there
-//! without a gap, so that whoever resumes at its end goes on rightly; after a kill, holes tell where
-//! the gaps are ([`InPlaceTarget::trim`]).
+//! For callers whose names are temporary themselves, such as those in apt's `partial/`: other programs read such a file
+//! only when told to. There is no second name and no rename, nothing is synced, and paths are absolute. A file dropped
+//! unfinished is cut to its bytes without a gap, so that a program that resumes at its end continues correctly. After a
+//! kill, holes show the gaps ([`InPlaceTarget::trim`]).
 
 use std::collections::HashMap;
 use std::io;
@@ -16,13 +15,13 @@ use crate::digest::{Sha256, Verified};
 use crate::files::{FileError, PartFile, Root};
 use crate::ranges::Ranges;
 
-/// Directories held open. apt has two (lists and archives) and perhaps the one it was started in.
+/// Maximum number of directories held open. apt has two (lists and archives), and perhaps its working directory.
 const DIRECTORIES: usize = 16;
 
-/// Tells that the first bytes of a path are about to be written.
+/// Callback: the first bytes of this path are about to be written.
 pub type OnBegin = Box<dyn Fn(&str) + Send + Sync>;
 
-/// Files under their own names, wherever they are.
+/// Writes files under their final names, at absolute paths.
 pub struct InPlaceTarget {
     directories: Mutex<HashMap<String, Arc<Root>>>,
     on_begin: OnBegin,
@@ -37,17 +36,17 @@ pub struct InPlacePart {
 }
 
 impl InPlaceTarget {
-    /// `on_begin` is called on the thread that writes; it must not wait.
+    /// Creates a target. `on_begin` is called on the thread that writes; it must not block.
     pub fn new(on_begin: OnBegin) -> InPlaceTarget {
         InPlaceTarget { directories: Mutex::default(), on_begin }
     }
 
-    /// Cuts a file that another program, or an earlier run, has left to the bytes that may be
-    /// right: those without a gap, at most `size`. Returns how many there are; 0 when there is no
-    /// file that is ours alone.
+    /// Cuts a file left by another program or an earlier run to the bytes that may be right: those before the first
+    /// gap, at most `size`. Returns their number; 0 when there is no such file of ours alone.
     ///
     /// # Errors
-    /// Impossible paths, refusals of the system.
+    /// [`FileError::Path`] if `path` is not absolute or invalid; [`FileError::Symlink`] or [`FileError::Io`] if the
+    /// file cannot be opened, examined or cut.
     pub fn trim(&self, path: &str, size: u64) -> Result<u64, TargetError> {
         let (root, name) = match self.place(path) {
             Err(TargetError::File(error)) if error.kind() == Some(io::ErrorKind::NotFound) => return Ok(0),
@@ -62,7 +61,7 @@ impl InPlaceTarget {
         Ok(whole)
     }
 
-    /// The directory, and the name in it.
+    /// Returns the directory, held open, and the name in it.
     fn place<'p>(&self, path: &'p str) -> Result<(Arc<Root>, &'p str), TargetError> {
         let refused = |reason| TargetError::File(FileError::Path { path: path.chars().take(200).collect(), reason });
         let (directory, name) = path.rsplit_once('/').ok_or_else(|| refused("it is not absolute"))?;
@@ -91,7 +90,7 @@ impl std::fmt::Debug for InPlaceTarget {
 impl Drop for InPlacePart {
     fn drop(&mut self) {
         if !self.is_finished {
-            // If that fails, the holes still tell.
+            // If the cut fails, the holes still show the gaps.
             let _ = self.file.set_size(self.written.end_of_run(0));
         }
     }
@@ -151,7 +150,7 @@ impl Target for InPlaceTarget {
         Ok(false)
     }
 
-    /// There are no names but the files' own.
+    /// A file has only its own name, so there is nothing to publish.
     fn publish(&self, names: &[Name]) -> Result<(), TargetError> {
         match names.first() {
             None => Ok(()),

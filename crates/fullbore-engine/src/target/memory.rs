@@ -1,6 +1,6 @@
-//! An object store in memory, without rename: the second implementation of
-//! [`Target`], for tests. Uploads have numbers, not names; completing one puts an
-//! object; a further name is a copy. It may complete uploads later, in any order, and refuse some.
+//! An object store in memory, without rename: the second implementation of [`Target`], for tests. Uploads have numbers,
+//! not names; completing an upload creates an object, and a further name is a copy. It may complete uploads later, in
+//! any order, and refuse some.
 
 use std::collections::HashMap;
 use std::io::Cursor;
@@ -12,11 +12,11 @@ use super::{Committed, Content, Name, Promise, Target, TargetError};
 use crate::digest::{Sha256, Verified};
 use crate::files;
 
-/// The store.
+/// The object store.
 #[derive(Debug, Default)]
 pub(crate) struct MemoryTarget {
     state: Arc<Mutex<State>>,
-    /// Uploads to complete later; none if each completes at once.
+    /// Queue of uploads to complete later; `None` if each completes at once.
     late: Option<Sender<Completion>>,
 }
 
@@ -30,7 +30,7 @@ struct Completion {
 #[derive(Debug, Default)]
 struct State {
     objects: HashMap<String, Arc<Vec<u8>>>,
-    /// The last upload begun for a path; an older one can no longer complete.
+    /// The last upload begun for each path; an older one can no longer complete.
     uploads: HashMap<String, (u64, Vec<u8>)>,
     next_upload: u64,
 }
@@ -43,8 +43,8 @@ pub(crate) struct Upload {
 }
 
 impl MemoryTarget {
-    /// A store that completes uploads later, on a thread of its own and not in their order, except those whose number,
-    /// from 1, `refuses` says.
+    /// A store that completes uploads later, on a thread of its own and in another order. It refuses uploads for whose
+    /// number, from 1, `refuses` is true.
     pub(crate) fn late(refuses: impl Fn(u64) -> bool + Send + 'static) -> MemoryTarget {
         let (sender, receiver) = channel();
         let target = MemoryTarget { late: Some(sender), ..MemoryTarget::default() };
@@ -89,7 +89,7 @@ impl State {
     }
 }
 
-/// Gathers uploads for a moment, then completes them, the last first.
+/// Collects uploads for a moment, then completes them, the last one first.
 fn complete_in_reverse(state: &Mutex<State>, receiver: &Receiver<Completion>, refuses: &dyn Fn(u64) -> bool) {
     let mut number = 0;
     while let Ok(first) = receiver.recv() {

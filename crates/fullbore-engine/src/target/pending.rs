@@ -1,24 +1,24 @@
-//! Content whose commit needs an answer that has not come yet.
+//! A commit whose result comes later.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::TargetError;
 
-/// How far [`Target::commit`](super::Target::commit) has come.
+/// Result of [`Target::commit`](super::Target::commit).
 #[derive(Debug)]
 pub enum Committed {
     /// The content is visible.
     Now,
-    /// The target will tell, on a thread of its own.
+    /// The target will report the result, on a thread of its own.
     Later(PendingResult),
 }
 
-/// A result that will come.
+/// The future result of a commit.
 #[derive(Debug)]
 pub struct PendingResult(Arc<Mutex<State>>);
 
-/// The duty to tell a result. Dropped, it tells that the target has given up.
+/// The obligation to report a result. Dropping it reports that the target gave up.
 #[derive(Debug)]
 pub struct Promise {
     state: Arc<Mutex<State>>,
@@ -37,13 +37,13 @@ enum State {
 }
 
 impl Promise {
-    /// A promise about the content of `path`, and where its result will be heard.
+    /// Creates a promise for the content of `path`, and the matching result.
     pub fn new(path: &str) -> (Promise, PendingResult) {
         let state = Arc::<Mutex<State>>::default();
         (Promise { state: state.clone(), path: path.to_owned() }, PendingResult(state))
     }
 
-    /// Tells the result, and runs what waits for it on this thread.
+    /// Reports the result, and runs the listener on this thread.
     pub fn tell(self, result: Result<(), TargetError>) {
         tell(&self.state, result);
     }
@@ -57,7 +57,7 @@ impl Drop for Promise {
 }
 
 impl PendingResult {
-    /// Calls `listener` with the result: now if it is known, else on the thread that tells it.
+    /// Calls `listener` with the result: now if it is known, otherwise on the thread that reports it.
     pub fn then(self, listener: impl FnOnce(Result<(), TargetError>) + Send + 'static) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match std::mem::replace(&mut *state, State::Over) {

@@ -1,8 +1,8 @@
-//! Files that the walk found in a directory, opened where it saw them.
+//! Files found by the walk, opened where the walk saw them.
 //!
-//! Between the walk and the open, whoever may write to the directory can put a symbolic link or a pipe in the place of a
-//! file. A link would give away a file of another place, and a pipe would block the run. Files are therefore opened
-//! through the handle of the directory that the argument names, and no link is followed any more.
+//! Between the walk and the open, anyone who may write to the directory can replace a file by a symbolic link or a
+//! pipe. A link would give away a file of another place, and a pipe would block the run. So files are opened through
+//! the handle of the directory that the user named, and links are not followed any more.
 
 use std::fs::File;
 use std::io;
@@ -19,32 +19,31 @@ pub struct Root {
 }
 
 impl Root {
-    /// Opens the file or directory that the user named.
+    /// Opens the file or directory that the user named, for reading.
     ///
     /// # Errors
-    /// The error of the system if `argument` cannot be opened for reading.
+    /// The error of open(2), unchanged.
     pub fn open(argument: &Path) -> io::Result<Arc<Root>> {
         Ok(Arc::new(Root { argument: argument.to_owned(), handle: File::open(argument)? }))
     }
 
-    /// Opens a directory below the one that the user named, without following any symbolic link there.
+    /// Opens the directory `rest` below the directory `argument`, without following any symbolic link in `rest`.
     ///
     /// # Errors
-    /// The error of the system if a directory cannot be opened for reading, and [`io::ErrorKind::InvalidInput`] where a
-    /// symbolic link is on the way.
+    /// [`io::ErrorKind::InvalidInput`] if a symbolic link is on the way; other errors of open(2) unchanged.
     pub fn open_beneath(argument: &Path, rest: &Path) -> io::Result<Arc<Root>> {
         let handle = beneath::open_directory(File::open(argument)?, rest)?;
         Ok(Arc::new(Root { argument: argument.join(rest), handle }))
     }
 
-    /// A file at this path, which begins with the argument. `real` is the path beneath the argument without links; none
-    /// where no link leads to the file.
+    /// Describes a file below the argument. `real` is its path beneath the argument without links; `None` if no link
+    /// leads to it.
     pub fn found(self: &Arc<Root>, real: Option<&Path>) -> Found {
         Found { root: Arc::clone(self), real: real.map(Into::into) }
     }
 }
 
-/// Where a regular file is that the walk found.
+/// How to open a regular file that the walk found.
 #[derive(Debug, Clone)]
 pub struct Found {
     root: Arc<Root>,
@@ -52,15 +51,16 @@ pub struct Found {
 }
 
 impl Found {
-    /// Whether a symbolic link leads to the file, so that its path is not where it is.
+    /// Whether a symbolic link leads to the file, so that its path is not its place.
     pub fn is_behind_a_link(&self) -> bool {
         self.real.is_some()
     }
 
-    /// Opens the file, whose path this is.
+    /// Opens the file for reading. `path` is its path as the walk found it.
     ///
     /// # Errors
-    /// The system's, and where something else than a regular file is in its place now.
+    /// [`io::ErrorKind::InvalidInput`] if a symbolic link or another kind of entry is in its place now; other errors of
+    /// open(2) unchanged.
     pub fn open(&self, path: &Path) -> io::Result<File> {
         let beneath = self.real.as_deref().or_else(|| path.strip_prefix(&self.root.argument).ok()).unwrap_or(path);
         beneath::open_file(&self.root.handle, beneath)

@@ -1,32 +1,31 @@
-//! CPU limits of the control group: `cpu.max` and `cpu.stat` of version 2
-//! (Documentation/admin-guide/cgroup-v2.rst), and their elders of version 1,
-//! which containers on older machines still have.
+//! CPU limits of the control group: `cpu.max` and `cpu.stat` of version 2 (Documentation/admin-guide/cgroup-v2.rst),
+//! and their equivalents of version 1, which containers on older machines still have.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::machine::{Mount, mounts};
 
-/// Levels of groups walked up at most; real trees have fewer than ten.
+/// Maximum number of group levels walked up; real trees have fewer than ten.
 const LEVELS: usize = 32;
 
-/// The directories whose files speak about us, the innermost first.
+/// Control-group directories of this process, the innermost first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Cgroup {
     levels: Vec<PathBuf>,
 }
 
-/// What the groups say at one moment.
+/// Figures of the groups at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct CgroupReading {
-    /// Cores' worth of CPU time allowed by the tightest level; none if unlimited.
+    /// CPU time allowed by the tightest level, in cores; `None` if unlimited.
     pub quota_cores: Option<f64>,
-    /// Time during which runnable threads were held back by the quota.
+    /// Time during which the quota held back runnable threads, in nanoseconds.
     pub throttled_ns: u64,
 }
 
 impl Cgroup {
-    /// The groups of this process; none where `/proc` or `/sys` do not tell.
+    /// The groups of this process; empty where `/proc` or `/sys` do not show them.
     pub(crate) fn of_this_process() -> Cgroup {
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let mounted = mounts(&fs::read("/proc/self/mountinfo").unwrap_or_default());
@@ -52,7 +51,7 @@ impl Cgroup {
             let inner = path.strip_prefix(mount.root.as_str()).unwrap_or(path).trim_start_matches('/');
             let inner = Path::new(inner);
             if inner.components().any(|part| part == std::path::Component::ParentDir) {
-                // A group outside our name space; its root is all we can see.
+                // A group outside our namespace; only its root is visible.
                 levels.push(point.to_owned());
                 continue;
             }
@@ -62,7 +61,7 @@ impl Cgroup {
         Cgroup { levels }
     }
 
-    /// Reads quota and throttled time of all levels now.
+    /// Reads quota and throttled time of all levels.
     pub(super) fn reading(&self) -> CgroupReading {
         let mut reading = CgroupReading::default();
         for level in &self.levels {
@@ -84,7 +83,7 @@ impl Cgroup {
     }
 }
 
-/// `QUOTA PERIOD` in microseconds as cores; none for `max` or -1.
+/// Parses `QUOTA PERIOD` in microseconds into cores; `None` for `max` or -1.
 fn parse_max(text: &str) -> Option<f64> {
     let mut fields = text.split_ascii_whitespace();
     let quota: u64 = fields.next()?.parse().ok()?;
@@ -92,7 +91,7 @@ fn parse_max(text: &str) -> Option<f64> {
     (period > 0).then(|| quota as f64 / period as f64)
 }
 
-/// `throttled_usec` (version 2) or `throttled_time` in nanoseconds (version 1).
+/// Parses `throttled_usec` (version 2) or `throttled_time` in nanoseconds (version 1).
 fn parse_throttled(text: &str) -> u64 {
     for line in text.lines() {
         let mut fields = line.split_ascii_whitespace();

@@ -1,7 +1,6 @@
 //! CPU counters of the kernel: per thread, per machine, per process.
 //!
-//! Parsers take text, so that they are tested on captured files; the functions
-//! that read `/proc` are below them.
+//! Parsers take text, so that tests can use captured files. The functions that read `/proc` are below them.
 
 use std::collections::HashMap;
 use std::fs;
@@ -31,32 +30,32 @@ pub(crate) fn thread_id() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()
 }
 
-/// The counters of a thread of this process; none once it has ended.
+/// Counters of a thread of this process; `None` once it has ended.
 pub(crate) fn schedstat(thread_id: u32) -> Option<SchedStat> {
     SchedStat::parse(&fs::read_to_string(format!("/proc/self/task/{thread_id}/schedstat")).ok()?)
 }
 
 thread_local! {
-    /// Kept open: a role that changes per piece of data reads it each time.
+    /// Kept open: a role that changes for each piece of data reads it each time.
     static OWN_SCHEDSTAT: Option<fs::File> = fs::File::open("/proc/thread-self/schedstat").ok();
 }
 
-/// The counters of the calling thread; zero where the kernel keeps none.
+/// Counters of the calling thread; zero where the kernel keeps none.
 pub(crate) fn own_schedstat() -> SchedStat {
     use std::os::unix::fs::FileExt as _;
-    /// Three numbers of 64 bits.
+    /// Longest line of schedstat: three numbers of 64 bits.
     const LINE_BYTES: usize = 64;
     let read = |file: &Option<fs::File>| {
         let mut line = [0; LINE_BYTES];
         let count = file.as_ref()?.read_at(&mut line, 0).ok()?;
         SchedStat::parse(std::str::from_utf8(&line[..count]).ok()?)
     };
-    // A thread that is being torn down has closed it already.
+    // A thread that is being torn down has closed its file already.
     let last = || read(&fs::File::open("/proc/thread-self/schedstat").ok());
     OWN_SCHEDSTAT.try_with(read).unwrap_or_else(|_| last()).unwrap_or_default()
 }
 
-/// CPU time of all threads of this process, also of those that have ended (clock_gettime(2)).
+/// CPU time of all threads of this process, including ended ones (clock_gettime(2)).
 pub(crate) fn used_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
@@ -68,16 +67,16 @@ pub(crate) fn used_ns() -> u64 {
 pub(crate) struct Cores {
     /// Number of cores that were counted.
     pub count: u32,
-    /// Time spent working for anybody, hypervisor included.
+    /// Ticks spent working for anybody, including the hypervisor.
     pub busy_ticks: u64,
-    /// Of it, taken by the hypervisor for other machines.
+    /// Ticks taken by the hypervisor for other machines; part of `busy_ticks`.
     pub steal_ticks: u64,
 }
 
 /// Nanoseconds per tick of `/proc/stat`.
 pub(crate) const TICK_NS: u64 = 10_000_000;
 
-/// Sums the cores for which `allowed` says yes.
+/// Sums the cores for which `allowed` is true.
 pub(crate) fn parse_cores(text: &str, allowed: impl Fn(u32) -> bool) -> Cores {
     let mut cores = Cores::default();
     for line in text.lines() {
@@ -101,7 +100,7 @@ pub(crate) fn parse_cores(text: &str, allowed: impl Fn(u32) -> bool) -> Cores {
     cores
 }
 
-/// The cores this process may use, read now.
+/// Reads the counters of the cores that this process may use.
 pub(crate) fn cores() -> Cores {
     let Ok(text) = fs::read_to_string("/proc/stat") else {
         return Cores::default();
@@ -115,9 +114,9 @@ pub(crate) fn cores() -> Cores {
     }
 }
 
-/// CPU ticks (user and system) of a process and its name, from `/proc/PID/stat`.
+/// Parses `/proc/PID/stat` into the name of a process and its CPU ticks (user and system).
 pub(crate) fn parse_process(text: &str) -> Option<(&str, u64)> {
-    // The name may hold blanks and parentheses itself, so the last one counts.
+    // The name may contain blanks and parentheses, so the last parenthesis counts.
     let open = text.find('(')?;
     let close = text.rfind(')')?;
     let name = text.get(open + 1..close)?;
@@ -127,18 +126,17 @@ pub(crate) fn parse_process(text: &str) -> Option<(&str, u64)> {
     Some((name, user.saturating_add(system)))
 }
 
-/// Processes looked at in one scan; beyond it the name of a hog may be missed,
-/// the verdict itself does not depend on it.
+/// Maximum number of processes per scan. Beyond it the name of a hog may be missed; the verdict does not depend on it.
 const PROCESSES: usize = 5000;
 
-/// Finds the process (other than this one) that used most CPU between two scans.
+/// Finds the process, other than this one, that used most CPU between two scans.
 #[derive(Debug, Default)]
 pub(crate) struct Processes {
     ticks: HashMap<u32, u64>,
 }
 
 impl Processes {
-    /// Scans now; the largest consumer since the scan before, with its ticks.
+    /// Scans all processes. Returns the largest consumer since the last scan, with its ticks.
     pub(crate) fn scan(&mut self) -> Option<(String, u64)> {
         let own = std::process::id();
         let mut ticks = HashMap::new();

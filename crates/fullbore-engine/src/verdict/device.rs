@@ -1,9 +1,8 @@
 //! The block device under the destination, and how busy it is.
 //!
-//! Partitions are counted by their disk; md, dm and LVM are looked through to
-//! their members; the busiest one counts, since it holds up the others. File
-//! systems without a block device (tmpfs, NFS, FUSE) have none: there, the
-//! time in wrapped calls is the signal.
+//! A partition counts as its disk; md, dm and LVM devices are resolved to their members. The busiest member counts,
+//! because it holds up the others. File systems without a block device (tmpfs, NFS, FUSE) have none: there, the time in
+//! wrapped calls is the signal.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -11,10 +10,10 @@ use std::path::{Path, PathBuf};
 
 use crate::machine::{Mount, mounts};
 
-/// Members looked at, at most: a guard against loops in `/sys`, far above real arrays.
+/// Maximum number of members. A guard against loops in `/sys`, far above real arrays.
 const MEMBERS: usize = 64;
 
-/// How often an overlay or a device name may point further.
+/// Maximum number of times that an overlay or a device name may lead to another.
 const HOPS: usize = 4;
 
 /// The devices under a path.
@@ -43,7 +42,7 @@ pub struct DiskStat {
 const SECTOR_BYTES: u64 = 512;
 
 impl DiskStat {
-    /// Parses the text of `/sys/block/NAME/stat`; none if it has another form.
+    /// Parses the text of `/sys/block/NAME/stat`; `None` if it has another form.
     pub fn parse(text: &str) -> Option<DiskStat> {
         let fields: Vec<u64> = text.split_ascii_whitespace().map_while(|field| field.parse().ok()).collect();
         Some(DiskStat {
@@ -78,7 +77,7 @@ impl Device {
                 device.members = members(&directory);
                 break;
             }
-            // btrfs and overlay have no disk's number; the mount tells what is below.
+            // btrfs and overlay have no device number of a disk; the mount shows the device below.
             let Some(mount) = mount else { break };
             let upper = mount.options.split(',').find_map(|option| option.strip_prefix("upperdir="));
             path = match upper {
@@ -95,24 +94,24 @@ impl Device {
         !self.members.is_empty()
     }
 
-    /// Whether there is one whose arm has to be moved. No, if the kernel does not tell.
+    /// Whether any disk is rotational, according to the kernel.
     pub fn is_rotational(&self) -> bool {
         self.members.iter().any(|(_, directory)| {
             let is_made_of_others =
                 fs::read_dir(directory.join("slaves")).is_ok_and(|mut slaves| slaves.next().is_some());
-            // Disks of virtual machines say that they have one, whatever lies beneath.
+            // Virtual disks claim to be rotational, whatever lies beneath.
             let is_virtual = directory.to_string_lossy().contains("/virtio");
             let text = || fs::read_to_string(directory.join("queue/rotational"));
             !is_made_of_others && !is_virtual && text().is_ok_and(|text| text.trim() == "1")
         })
     }
 
-    /// Their directories in `/sys`: what the file system lies on, then what that is made of.
+    /// Directories of the disks in `/sys`: first the device of the file system, then its members.
     pub fn directories(&self) -> impl Iterator<Item = &Path> {
         self.members.iter().map(|(_, directory)| directory.as_path())
     }
 
-    /// Names and counters of the disks now.
+    /// Names and present counters of the disks.
     pub fn reading(&self) -> Vec<(String, DiskStat)> {
         self.members
             .iter()
@@ -124,7 +123,7 @@ impl Device {
     }
 }
 
-/// The mount that a path lies on, by the number that the kernel has for it (`mnt_id` in proc_pid_fdinfo(5)).
+/// Number of the mount that contains a path (`mnt_id` in proc_pid_fdinfo(5)).
 fn mount_id(path: &Path) -> Option<u64> {
     use std::os::fd::AsRawFd as _;
     let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC;
@@ -133,14 +132,14 @@ fn mount_id(path: &Path) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok())
 }
 
-/// The mount of this device; else the one with this number: each subvolume of btrfs has a device number of its own,
-/// which no mount has.
+/// The mount of this device number; otherwise the mount with this id. Each subvolume of btrfs has a device number of
+/// its own, which no mount has.
 fn mount_of<'a>(mounted: &'a [Mount], id: Option<u64>, device: &str) -> Option<&'a Mount> {
     let by_device = mounted.iter().find(|mount| mount.device == device);
     by_device.or_else(|| mounted.iter().find(|mount| Some(mount.id) == id))
 }
 
-/// The disk of a `/sys` block directory and everything it is made of.
+/// The disk of a `/sys` block directory, and all its members.
 fn members(directory: &Path) -> Vec<(String, PathBuf)> {
     let mut found = Vec::new();
     let mut open = vec![directory.to_owned()];

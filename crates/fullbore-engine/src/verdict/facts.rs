@@ -1,4 +1,4 @@
-//! What a sample says, in shares: the ground on which the judge stands.
+//! The figures of a sample as shares, for the judge.
 
 use std::collections::BTreeMap;
 
@@ -7,33 +7,33 @@ use super::timeline::StagePoint;
 use crate::stage::Kind;
 use crate::window::{Operation, Position};
 
-/// What flushes to the disk, beside everything else or at the end.
+/// The role that flushes to the disk, during the run or at its end.
 pub(super) const SYNC: &str = "sync";
 
-/// A thread over all its roles within a sample; shares of the sample's length.
+/// A thread over all its roles within a sample, as shares of the sample's length.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ThreadFacts {
-    /// The role its CPU time counts for.
+    /// The role that its CPU time counts for.
     pub stage: String,
-    /// Whether that role runs on threads of its own (else: a runtime's thread).
+    /// Whether that role has threads of its own; otherwise it is a thread of a runtime.
     pub plain: bool,
-    /// Whether its CPU time is known; else only its waits and device calls are.
+    /// Whether its CPU time is known; otherwise only its waits and device calls are.
     pub owned: bool,
-    /// How long it lived.
+    /// Share of the sample in which the thread existed.
     pub alive: f64,
     pub compute: f64,
     pub run_delay: f64,
     pub starved: f64,
     pub blocked: f64,
-    /// Asleep in wrapped calls, CPU share taken out.
+    /// Asleep in wrapped calls, without their CPU time.
     pub device: f64,
-    /// The role under whose name most of that was.
+    /// The role of most of that time.
     pub device_stage: String,
-    /// Asleep for reasons nobody measured.
+    /// Asleep for unmeasured reasons.
     pub other: f64,
 }
 
-/// Shares of the sample's length unless said otherwise.
+/// Figures of a sample; shares of its length unless stated otherwise.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Facts {
     pub seconds: f64,
@@ -42,7 +42,7 @@ pub(super) struct Facts {
     /// Busy share of the allowed cores.
     pub cores_busy: f64,
     pub throttled: f64,
-    /// Of the CPU time that a quota allows.
+    /// Used share of the CPU time that a quota allows.
     pub quota_used: Option<f64>,
     /// CPU time and waits for a core of all our threads, in cores.
     pub compute_cores: f64,
@@ -50,38 +50,38 @@ pub(super) struct Facts {
     pub device_busy: Option<f64>,
     pub network: NetworkFacts,
     pub positions: PositionFacts,
-    /// Share of time somebody waited for a permit.
+    /// Share of time in which a caller waited for a permit.
     pub window_exhausted: f64,
-    /// Mean stay of a permit over the bare round trip; none if unknown.
+    /// Mean time a permit is out, in round trips; `None` if unknown.
     pub window_round_trips: Option<f64>,
 }
 
 /// Shares of all waits and work of connections.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct NetworkFacts {
-    /// Whether any connection did or awaited anything.
+    /// Whether any connection worked or waited.
     pub active: bool,
     pub empty: f64,
     pub blocked: f64,
     pub throttled: f64,
-    /// Polls and waits for a poll.
+    /// Polls, and waits for a poll.
     pub busy: f64,
     /// Share of reads that found the socket empty.
     pub reads_empty: f64,
-    /// Reads in the sample, so that a share of few is not trusted blindly.
+    /// Number of reads in the sample, so that a share of few reads is not trusted.
     pub reads: u64,
 }
 
-/// Shares of the bytes that hold permits.
+/// Shares of the bytes held by permits, by position.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PositionFacts {
     /// Whether any permit was held.
     pub known: bool,
     pub network: f64,
     pub local: f64,
-    /// Done here, not yet confirmed.
+    /// Finished here, not confirmed yet.
     pub later: f64,
-    /// Of the window's bytes, those that are held; 1 if its size is unknown.
+    /// Held share of the window's bytes; 1 if its size is unknown.
     pub held: f64,
 }
 
@@ -113,28 +113,28 @@ impl Facts {
         }
     }
 
-    /// Threads of roles that stand behind the network.
+    /// Threads of roles behind the network.
     pub(super) fn plain_threads(&self) -> impl Iterator<Item = &ThreadFacts> {
         self.threads.iter().filter(|thread| thread.plain)
     }
 
-    /// The thread asleep most in wrapped calls.
+    /// The thread with the most time in wrapped calls.
     pub(super) fn most_in_device(&self) -> Option<&ThreadFacts> {
         self.threads.iter().max_by(|one, two| one.device.total_cmp(&two.device))
     }
 
-    /// The thread that computes most.
+    /// The thread with the most CPU time.
     pub(super) fn most_computing(&self) -> Option<&ThreadFacts> {
         self.threads.iter().max_by(|one, two| one.compute.total_cmp(&two.compute))
     }
 
-    /// Wait for a core, of compute and that wait.
+    /// Ratio of the wait for a core to computing and waiting together.
     pub(super) fn run_delay_ratio(&self) -> f64 {
         let wanted = self.compute_cores + self.run_delay_cores;
         if wanted > 0.0 { self.run_delay_cores / wanted } else { 0.0 }
     }
 
-    /// Utilisation per role, for the picture.
+    /// Utilisation per role, for the timeline.
     pub(super) fn stage_points(&self, sample: &Sample) -> Vec<(String, StagePoint)> {
         let length_ns = (sample.length.as_nanos() as f64).max(1.0);
         sample.stages.iter().map(|stage| (stage.name().to_owned(), stage_point(stage, length_ns))).collect()
@@ -147,7 +147,7 @@ fn stage_point(stage: &StageSample, length_ns: f64) -> StagePoint {
     if tasks.kind == Kind::Task {
         let waits = tasks.socket_empty_ns + tasks.starved_ns + tasks.blocked_ns + tasks.throttled_ns;
         let compute_ns = sum(|thread| thread.compute_ns + thread.run_delay_ns).max(tasks.poll_ns);
-        // Of the wall time for the computing side, of all tasks' time for the waits.
+        // Computing is a share of the wall time, waits are a share of all tasks' time.
         let whole_ns = ((waits + tasks.poll_ns + tasks.ready_ns) as f64).max(1.0);
         return StagePoint {
             busy: share(compute_ns, length_ns).min(1.0) as f32,
@@ -179,7 +179,7 @@ fn thread_facts(stages: &[StageSample], length_ns: f64) -> Vec<ThreadFacts> {
             let compute = share(thread.compute_ns, length_ns);
             let run_delay = share(thread.run_delay_ns, length_ns);
             let device = share(thread.device_ns, length_ns);
-            // A thread with several roles belongs to the one it worked for most.
+            // A thread with several roles belongs to the role that it worked for most.
             let first = thread.owner && !sum.facts.owned;
             if first || compute + run_delay > sum.facts.compute + sum.facts.run_delay {
                 stage.name().clone_into(&mut sum.facts.stage);
@@ -201,10 +201,10 @@ fn thread_facts(stages: &[StageSample], length_ns: f64) -> Vec<ThreadFacts> {
     sums.into_values().map(|sum| finished(sum.facts)).collect()
 }
 
-/// Takes out of device time what was CPU, and finds what is left over.
+/// Subtracts CPU time from device time, and computes the unexplained rest.
 fn finished(mut facts: ThreadFacts) -> ThreadFacts {
     if !facts.owned {
-        // Only its waits and calls are known: nothing can be taken out or left over.
+        // Only its waits and calls are known: nothing can be subtracted or left over.
         facts.device_stage.clone_into(&mut facts.stage);
         facts.device = facts.device.min(1.0);
         return facts;
@@ -215,7 +215,7 @@ fn finished(mut facts: ThreadFacts) -> ThreadFacts {
     if facts.plain {
         facts.other = rest;
     } else {
-        // A thread of a runtime that does nothing waits for an event that concerns its tasks.
+        // An idle runtime thread waits for an event of its tasks.
         facts.starved += rest;
     }
     facts
@@ -277,9 +277,8 @@ fn position_facts(sample: &Sample) -> PositionFacts {
     }
 }
 
-/// By Little's law a permit stays out for held bytes / rate. If that is hardly
-/// longer than the bare round trip, no queue has formed anywhere and the
-/// window itself holds the rate down.
+/// By Little's law, the mean time a permit is out is the held bytes divided by the rate. If it is hardly longer than
+/// the bare round trip, no queue has formed anywhere, and the window itself limits the rate.
 fn window_round_trips(sample: &Sample) -> Option<f64> {
     let timed = || sample.hosts.iter().filter(|host| host.round_trip_us > 0);
     let bytes: u64 = timed().map(|host| host.bytes).sum();

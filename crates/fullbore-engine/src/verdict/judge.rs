@@ -1,10 +1,8 @@
-//! The judge: samples in, shares of time per cause out. No I/O, no clock.
+//! The judge: takes samples and returns shares of time per cause. No I/O, no clock.
 //!
-//! Each sample is looked at together with its two neighbours on either side
-//! (half a second: ticks of `/proc/stat` are too coarse for less). Where two
-//! signals agree on one cause, the sample's time is that cause's; where they
-//! do not, its time is spread by what the clocks say, and counts for `mixed`
-//! only. The numbers are in `thresholds.rs`.
+//! Each sample is judged together with its two neighbours on either side: half a second, because ticks of `/proc/stat`
+//! are too coarse for less. If two signals agree on one cause, the sample's time counts for that cause. Otherwise the
+//! clocks spread its time over causes, and it counts for `mixed` only. The numbers are in `thresholds.rs`.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -18,15 +16,14 @@ use super::thresholds::{
 };
 use super::timeline::Timeline;
 
-/// Samples looked at together: half a second. Guess: ticks of `/proc/stat` are too coarse for less.
+/// Number of samples judged together: half a second. Guess: ticks of `/proc/stat` are too coarse for less.
 const SPAN: usize = 5;
-/// How many of them come after the judged one. Guess: the middle.
+/// Number of those after the judged one. Guess: the middle.
 const AHEAD: usize = 2;
-/// After this number of samples without hindrance, what had piled up in sockets is gone. Guess: a second.
+/// After this number of unhindered samples, data queued in sockets is gone. Guess: a second.
 const DRAINED: usize = 10;
 
-/// What can hold a run up, as far as samples tell. Which part of the network
-/// it was is decided at the end, from the trials.
+/// What can hold a run up, as far as samples show. The trials decide at the end which part of the network it was.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Cause {
     Cpu,
@@ -45,13 +42,13 @@ pub(super) enum Cause {
 /// Time of one cause.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
-    /// Seconds in which both signals named this part.
+    /// Seconds in which both signals named this cause.
     pub agreed_s: f64,
-    /// Of it, the disk was busy at its limit.
+    /// Part of `agreed_s` in which the disk was busy at its limit.
     pub device_busy_s: f64,
-    /// Spread by the clocks where no signals agreed.
+    /// Seconds assigned by the clocks where no signals agreed.
     pub spread_s: f64,
-    /// Of it, the disk was busy at its limit.
+    /// Part of `spread_s` in which the disk was busy at its limit.
     pub spread_busy_s: f64,
 }
 
@@ -60,23 +57,23 @@ pub(super) struct Tally {
 pub(super) struct Findings {
     pub wall_s: f64,
     pub causes: BTreeMap<Cause, Tally>,
-    /// Waiting for the disk at the very end, with nothing arriving any more.
+    /// Seconds waiting for the disk at the very end, with no more data arriving.
     pub final_disk_s: f64,
-    /// Time in which the disk was busy at its limit while something arrived, and of it, what connections
+    /// Seconds in which the disk was busy at its limit while data arrived, and the part of them in which connections
     /// waited for later stages.
     pub disk_busy_s: f64,
     pub stood_s: f64,
-    /// Bytes that arrived in the time in which the disk was busy.
+    /// Bytes that arrived while the disk was busy.
     pub disk_busy_bytes: u64,
-    /// The best rate, over half a second, at which bytes arrived while nobody stood in their way.
+    /// Highest rate, over half a second, at which bytes arrived unhindered.
     pub carried_bytes_per_s: f64,
-    /// Thread time asleep for no measured reason, of wall; largest thread.
+    /// Unexplained sleep of the worst thread, as a share of the wall time.
     pub other: f64,
-    /// Seconds in which wrapped calls of a role held the run up.
+    /// Seconds in which wrapped calls of a role held the run up, by role.
     pub device_stages: BTreeMap<String, f64>,
-    /// Seconds in which a process used most of full cores, ours included.
+    /// Seconds in which a consumer used most of the full cores, by consumer, ours included.
     pub consumers: BTreeMap<String, f64>,
-    /// All samples of the run merged; none if there was none.
+    /// All samples of the run merged; `None` if there were none.
     pub total: Option<Sample>,
     pub timeline: Timeline,
 }
@@ -84,13 +81,13 @@ pub(super) struct Findings {
 #[derive(Debug, Default)]
 pub(super) struct Judge {
     recent: VecDeque<Sample>,
-    /// Index in `recent` of the next sample to be judged.
+    /// Index in `recent` of the next sample to judge.
     next: usize,
     findings: Findings,
     other_s: BTreeMap<String, f64>,
-    /// What limited the sample judged last.
+    /// Limit of the last judged sample.
     present: &'static str,
-    /// Samples in a row, up to that one, in which nobody stood in the connections' way.
+    /// Number of consecutive samples, up to that one, in which nothing hindered the connections.
     unhindered: usize,
 }
 
@@ -110,7 +107,7 @@ impl Judge {
         }
     }
 
-    /// What limited the sample judged last; empty if nothing could be named.
+    /// Limit of the last judged sample; empty if none could be named.
     pub(super) fn present(&self) -> &str {
         self.present
     }
@@ -186,7 +183,7 @@ impl Judge {
 }
 
 impl Findings {
-    /// Whether connections stood so long while the disk was busy that it was the limit.
+    /// Whether connections waited for so much of the disk's busy time that the disk was the limit.
     fn stood_for_the_disk(&self) -> bool {
         if self.disk_busy_s <= 0.0 {
             return false;
@@ -204,7 +201,7 @@ impl Findings {
                 tally.agreed_s -= tally.device_busy_s;
                 tally.device_busy_s = 0.0;
             }
-            // Where no signals agreed, the disk was one of those that could have been it.
+            // Where no signals agreed, the disk was one of the candidates.
             if *cause != Cause::Cpu {
                 moved_s += tally.spread_busy_s;
                 tally.spread_s -= tally.spread_busy_s;
@@ -214,8 +211,7 @@ impl Findings {
         self.causes.entry(Cause::Disk).or_default().agreed_s += moved_s;
     }
 
-    /// Whether clocks of threads leave so much unexplained that a verdict that
-    /// rests on them is not given.
+    /// Whether thread clocks leave too much unexplained for a verdict that relies on them.
     pub(super) fn is_unexplained(&self) -> bool {
         self.other > UNEXPLAINED
     }
@@ -238,9 +234,8 @@ impl Cause {
     }
 }
 
-/// The cause on which two signals agree, if any. The order matters: our own
-/// limit is certain; a full CPU disguises itself as every other stage; sockets
-/// are found empty as well behind a small window.
+/// The cause on which two signals agree, if any. The order matters. Our own limit is certain. A full CPU looks like
+/// every other stage. Sockets are empty behind a small window as well.
 fn cause(sample: &Sample, facts: &Facts) -> Option<Cause> {
     let network_waits = is_network_waiting(facts);
     if is_rate_limited(sample, facts) {
@@ -288,10 +283,10 @@ fn is_cpu_short(sample: &Sample, facts: &Facts, network_waits: bool) -> bool {
     let delayed = facts.run_delay_ratio() >= RUN_DELAY && facts.run_delay_cores >= RUN_DELAY_CORES;
     let wanted = facts.compute_cores + facts.run_delay_cores >= WANTED_CORES;
     let short = facts.throttled >= THROTTLED || wanted && (facts.cores_busy >= CORES_FULL || delayed);
-    // What sends under a quota fills its sockets in the moment that it may run, and seems to wait for the path while it
-    // stands still; but the path has nothing to carry for much of the time.
-    // Others may fill the cores, and we may wait for one at each packet: that costs nothing as long as
-    // every thread is done with its work before there is more.
+    // A sender under a CPU quota fills its sockets whenever it may run, and seems to wait for the path while it is
+    // throttled. But then the path has nothing to carry for much of the time. Other processes may fill the cores, so
+    // that we wait for one at each packet. That costs nothing as long as every thread finishes its work before more
+    // arrives.
     let busiest = facts.threads.iter().map(|thread| thread.compute + thread.run_delay).fold(0.0, f64::max);
     let hard = facts.throttled >= THROTTLED_HARD && busiest >= THREAD_WANTS_CORE_HARD;
     let harder = facts.throttled >= THROTTLED_NEARLY_ALWAYS && facts.run_delay_ratio() >= FULL;
@@ -301,8 +296,7 @@ fn is_cpu_short(sample: &Sample, facts: &Facts, network_waits: bool) -> bool {
     hard || harder || sender || used_up || short && busiest >= THREAD_WANTS_CORE && !network_waits
 }
 
-/// Signal A for what stands behind the network: connections wait for it, or
-/// the bytes stand before or in it.
+/// Signal A for the stages behind the network: connections wait for them, or the bytes are before or in them.
 fn is_local_pressed(facts: &Facts) -> bool {
     let positions = &facts.positions;
     let stands = positions.local >= NAMED && positions.later <= SLIGHT && positions.held >= LARGER_PART;
@@ -313,12 +307,12 @@ fn is_disk_slow(facts: &Facts) -> bool {
     let is_asleep = |thread: &ThreadFacts| thread.device >= NAMED;
     let asleep = facts.threads.iter().any(is_asleep);
     let busy = facts.device_busy.is_some_and(|busy| busy >= FULL);
-    // With nothing arriving, a thread asleep for the disk is all that happens:
-    // the final sync, a local scan.
+    // With nothing arriving, a thread asleep for the disk is all that happens: the final sync, or a local scan.
     if facts.received_bytes == 0 && asleep {
         return true;
     }
-    // A copy's connections are not looked into, but its writers stand in their way. What only flushes does not.
+    // The waits of a copy's connections are not measured, but its writers hinder them. A role that only flushes does
+    // not.
     if !facts.network.active && facts.threads.iter().any(|thread| thread.device_stage != SYNC && is_asleep(thread)) {
         return true;
     }
@@ -341,13 +335,13 @@ fn sending(sample: &Sample, facts: &Facts) -> Option<Cause> {
     })
 }
 
-/// Both signals for receiving: the work stands outside, and sockets are empty.
+/// Both signals for receiving: the work is at the other side, and sockets are empty.
 fn is_network_waiting(facts: &Facts) -> bool {
     let empty = facts.network.reads_empty >= READS_EMPTY || facts.network.empty >= FULL;
     if !facts.network.active || !empty || facts.network.blocked >= NO_OTHER {
         return false;
     }
-    // All that is not outside is later, so the second half of the rule decides.
+    // All bytes that are not at the other side are in later stages, so the second half of the rule decides.
     let outside = facts.positions.known && facts.positions.network >= 1.0 - SLIGHT;
     let passed_on = facts.positions.held <= SLIGHT;
     let starved = facts
@@ -366,10 +360,10 @@ fn is_idle(facts: &Facts) -> bool {
     !computing && !asleep
 }
 
-/// Shares of a sample without agreement, by what connections spent their time
-/// on; what they were blocked by is parted by what the threads behind did.
+/// Shares of a sample without agreement, by what connections spent their time on. Their blocked time is divided by what
+/// the later threads did.
 fn spread(facts: &Facts) -> Vec<(Cause, f64)> {
-    // A flush beside what arrives is in nobody's way.
+    // A flush hinders nobody while data arrives.
     let in_the_way = |thread: &&ThreadFacts| facts.received_bytes == 0 || thread.device_stage != SYNC;
     let device: f64 = facts.threads.iter().filter(in_the_way).map(|thread| thread.device).sum();
     let busiest = facts.most_computing();
@@ -390,7 +384,7 @@ fn spread(facts: &Facts) -> Vec<(Cause, f64)> {
     parts
 }
 
-/// Who uses the full cores: the role of ours that computes most, or another process.
+/// The consumer of the full cores: our role that computes most, or another process.
 fn consumer(sample: &Sample, facts: &Facts) -> String {
     let mut roles: BTreeMap<&str, f64> = BTreeMap::new();
     for thread in &facts.threads {

@@ -1,4 +1,4 @@
-//! From the judge's findings to a verdict in words.
+//! Turns the judge's findings into a verdict in words.
 
 use std::time::Duration;
 
@@ -13,15 +13,15 @@ use super::{Limit, NextLimit, Share, Verdict, shares_text};
 use crate::stage::{Finding, Kind, LedgerReading, Trial};
 use crate::units;
 
-/// Roles by the names that the program gives them.
+/// Name of the role that processes TLS.
 const TLS: &str = "TLS";
-/// Those that wait for a disk to read from it.
+/// Roles that read from a disk.
 const READERS: [&str; 3] = ["local scan", "read", "scan"];
 
-/// What holds a run up whose readers wait for a disk.
+/// Name of the limit when readers wait for a disk.
 const READS: &str = "disk reads";
 
-/// A verdict from what the judge found and the ledger counted.
+/// Makes a verdict from the judge's findings and the ledger's counters.
 pub(super) fn verdict(findings: Findings, counters: LedgerReading, bytes: u64, wall: Duration) -> Verdict {
     let opinion = Opinion::new(&findings, &counters, wall);
     let limit = opinion.limit();
@@ -102,19 +102,18 @@ impl<'a> Opinion<'a> {
         }
     }
 
-    /// While the network held the run up, the disk had no time to spare either: a faster network would
-    /// have met a full disk.
+    /// Whether the disk had no spare time while the network was the limit: a faster network would have met a full disk.
     fn is_disk_as_busy(&self) -> bool {
         let busy_s = self.findings.causes.get(&Cause::Network).map_or(0.0, |tally| tally.device_busy_s);
         busy_s > NO_OTHER * self.findings.wall_s
     }
 
-    /// Whether anybody was asked at all: a check of files on this machine waits for no answers.
+    /// Whether any host was asked: a check of local files waits for no answers.
     fn has_answers(&self) -> bool {
         self.facts.network.active || self.counters.hosts.iter().any(|host| host.bytes > 0 || host.round_trip_us > 0)
     }
 
-    /// The host that the others waited for longest at the end of a queue, where that cost anything.
+    /// The host that the others waited for longest at the end of a queue, if that cost time.
     fn waited_alone(&self) -> Option<(&str, Duration)> {
         let longest = self.counters.hosts.iter().max_by_key(|host| host.waited_alone_us)?;
         let waited = Duration::from_micros(longest.waited_alone_us);
@@ -126,7 +125,7 @@ impl<'a> Opinion<'a> {
         self.wall <= SHORT_RUN || trips <= FEW_ROUND_TRIPS
     }
 
-    /// The smallest round trip to any host.
+    /// Smallest measured round trip to any host.
     fn round_trip(&self) -> Option<Duration> {
         let known = self.counters.hosts.iter().map(|host| host.round_trip_us).filter(|time| *time > 0);
         known.min().map(Duration::from_micros)
@@ -137,7 +136,7 @@ impl<'a> Opinion<'a> {
         most.map_or_else(|| "other processes".to_owned(), |(name, _)| name.clone())
     }
 
-    /// A runtime's thread computes for the network and for TLS within it.
+    /// Threads of a runtime compute for the network, and for TLS within it.
     fn computing_role(&self, stage: &str) -> String {
         let of = |name: &str| self.counters.stage(name);
         let polls = of(stage).filter(|stage| stage.kind == Kind::Task).map_or(0, |stage| stage.poll_ns);
@@ -145,13 +144,11 @@ impl<'a> Opinion<'a> {
         if polls > 0 && tls as f64 >= LARGER_PART * polls as f64 { TLS.to_owned() } else { stage.to_owned() }
     }
 
-    /// Which part of the network it was. With one host, all that lies between
-    /// its disk and us is one thing: we cannot look into it, and whoever has
-    /// one host cannot choose either. With several, trials tell: what one
-    /// brought was taken up by the others, so the link was full; or it was
-    /// not, so the link had room. Once taken up is enough: hosts at limits of
-    /// their own never do that, while behind a full link those of the others
-    /// that are at their own limit do not either.
+    /// Which part of the network was the limit. With one host, everything between its disk and us is one thing: we
+    /// cannot look inside, and the user cannot choose another. With several, trials decide. If the others took up a
+    /// paused host's share, the link was full; if not, it had spare capacity. One trial with a share taken up is
+    /// enough. Hosts at limits of their own never take it up; behind a full link, those at their own limits do not
+    /// either.
     fn network(&self) -> Limit {
         let main = self.main_host();
         let host = |name: &str| Limit::Host { name: name.to_owned() };
@@ -170,7 +167,7 @@ impl<'a> Opinion<'a> {
         }
     }
 
-    /// The host that gave most, and its share of the bytes.
+    /// The host that sent most bytes, and its share of them.
     fn main_host(&self) -> Option<(&str, f64)> {
         let hosts = &self.counters.hosts;
         let total: u64 = hosts.iter().map(|host| host.bytes).sum();
@@ -178,23 +175,23 @@ impl<'a> Opinion<'a> {
         Some((&main.name, main.bytes as f64 / total as f64))
     }
 
-    /// What the last trial with one connection of the only host found.
+    /// Finding of the last trial with one connection of the only host.
     fn connections(&self) -> Option<Finding> {
         self.counters.trials.iter().rev().filter(|trial| !trial.new_host).find_map(Trial::finding)
     }
 
-    /// Several hosts, and nothing told which part of the network it was: not confident.
+    /// Not confident with several hosts if no signal showed which part of the network was the limit.
     fn is_confident(&self, limit: &Limit) -> bool {
         match limit {
             Limit::Mixed => false,
             Limit::RemoteOrPath => self.counters.hosts.is_empty(),
-            // A short run has a limit by its length; that most of it was waiting may not have been seen.
+            // A short run is limited by its length, even if few samples show the waiting.
             Limit::RoundTrips => self.share(limit) >= NAMED,
             _ => true,
         }
     }
 
-    /// All causes with agreed and spread time, as words.
+    /// All causes with agreed and assigned time, in words.
     fn shares(&self) -> Vec<Share> {
         let wall_s = self.findings.wall_s.max(1e-9);
         let mut shares: Vec<Share> = Vec::new();
@@ -216,7 +213,7 @@ impl<'a> Opinion<'a> {
         shares
     }
 
-    /// The share of what is named; of the largest part where nothing is.
+    /// Share of the named part; of the largest part if none is named.
     fn share(&self, limit: &Limit) -> f64 {
         let shares = self.shares();
         let of = |part: &str| shares.iter().filter(|share| share.part == part).map(|share| share.share).sum::<f64>();
@@ -235,7 +232,7 @@ impl<'a> Opinion<'a> {
         share.min(1.0)
     }
 
-    /// The part and the reason as the last line of a run says them.
+    /// The part and the reason for the closing line of a run.
     fn words(&self, limit: &Limit) -> (String, String) {
         let facts = &self.facts;
         let cores_busy = format!("cores busy {}", units::percent(facts.cores_busy));
@@ -306,7 +303,7 @@ impl<'a> Opinion<'a> {
                 reasons.push(format!("waited for {} of the time", units::percent(asleep)));
             }
         }
-        // Of who only sends nothing ever arrives: reading is no sync.
+        // A run that only sends receives nothing: reading is not a sync.
         if part != READS && self.findings.final_disk_s >= WORTH_A_WORD * self.findings.wall_s {
             let time = units::time(Duration::from_secs_f64(self.findings.final_disk_s));
             reasons.push(format!("the last {time} only synced"));
@@ -317,7 +314,7 @@ impl<'a> Opinion<'a> {
         reasons.join("; ")
     }
 
-    /// How much of each part this run used; the most used one besides the limit.
+    /// The most used part besides the limit, with its used share.
     fn next(&self, limit: &Limit) -> Option<NextLimit> {
         let facts = &self.facts;
         let mut used = Vec::new();
@@ -336,7 +333,7 @@ impl<'a> Opinion<'a> {
             limit,
             Limit::AccessLink | Limit::Host { .. } | Limit::Hosts | Limit::RemoteOrPath | Limit::RoundTrips
         );
-        // Whatever makes most of a mixed run is no *next* limit.
+        // The largest cause of a mixed run is not a *next* limit.
         if !outside && *limit != Limit::Mixed {
             used.push(("network".to_owned(), facts.network.empty));
         }
@@ -454,8 +451,8 @@ impl<'a> Opinion<'a> {
         lines
     }
 
-    /// What the threads of each role did while they lived. Threads that only lend a hand (whoever calls
-    /// the last sync) and those of a runtime that did next to nothing are left out.
+    /// Time of each role's threads while they existed. It omits threads that only help (the caller of the last sync)
+    /// and idle runtime threads.
     fn roles(&self) -> Vec<String> {
         let threads = || self.facts.threads.iter().filter(|thread| thread.owned && thread.alive > 0.0);
         let mut roles: Vec<&str> = threads().map(|thread| thread.stage.as_str()).collect();

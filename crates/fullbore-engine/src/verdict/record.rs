@@ -1,5 +1,4 @@
-//! A run on record: its samples line by line as JSON, and the counters at its end, so that the judge
-//! can be tuned on runs that were made once.
+//! A recorded run: its samples as lines of JSON, and its final counters. The judge can be tuned on recorded runs.
 
 use std::io::{self, BufRead, Write};
 use std::time::Duration;
@@ -11,12 +10,12 @@ use super::sample::Sample;
 use super::{Verdict, opinion};
 use crate::stage::LedgerReading;
 
-/// A place for recorded samples; anything that can be written to from a thread.
+/// Where samples are recorded; any writer that a thread may use.
 pub trait RecordSamples: Write + Send + std::fmt::Debug {}
 
 impl<T: Write + Send + std::fmt::Debug> RecordSamples for T {}
 
-/// The last line of a record.
+/// Last line of a record.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct End {
     pub counters: LedgerReading,
@@ -41,7 +40,7 @@ pub(super) fn write(record: &mut dyn RecordSamples, line: &impl Serialize) -> io
 /// The verdict on a recorded run. A record without its last line gives a verdict without hosts and trials.
 ///
 /// # Errors
-/// What cannot be read, or is no record.
+/// The reader's error, or [`io::ErrorKind::InvalidData`] for a line that is neither a sample nor the end of a record.
 pub fn judge_record(record: impl BufRead) -> io::Result<Verdict> {
     let mut judge = Judge::default();
     let mut end = End { counters: LedgerReading::default(), bytes: 0, wall: Duration::ZERO };

@@ -1,8 +1,8 @@
-//! One verdict for work that several machines do: stores and grids, the two ends of a copy, the trials of a probe.
+//! One verdict for work of several machines: stores and grids, both ends of a copy, trials of a probe.
 //!
-//! Whoever did the work tells what there was: stages of our own, peers, and what their clocks say ([`Work`]); a copy and a
-//! probe, which have a verdict of each end already, tell what each signal names. The rule is the same everywhere, and that of
-//! the engine's samples: signals of two kinds have to name a part ([`agreed`]), none may name another, and nothing beside it
+//! The caller supplies the work: our own stages, the peers, and their clocks ([`Work`]). A copy and a probe have a
+//! verdict of each end already; they supply the part that each signal names. The rule is the same everywhere, as for
+//! the engine's samples. Signals of two kinds must name a part ([`agreed`]), none may name another, and no other part
 //! may be as full ([`alone`]). Otherwise the verdict is `mixed`. No I/O, no clock.
 
 use std::time::Duration;
@@ -16,29 +16,29 @@ use crate::units;
 pub const MIXED: &str = "mixed";
 /// Name of the limit of a run that did nothing.
 pub const NOTHING: &str = "nothing in particular";
-/// What would help where no part is named.
+/// Advice when no part is named.
 pub const MIXED_ADVICE: &str = "No single part would help much by itself.";
 
-/// Kinds of signals that a verdict compares.
+/// Kinds of signals that a verdict combines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
-    /// Clocks of our own stages: what they worked, and whether they had to wait for others.
+    /// Clocks of our own stages: their working time, and whether they waited for others.
     Stages,
-    /// Clocks of requests, parted by TCP's acknowledgements: under way, at the server, or none there.
+    /// Clocks of requests, divided by TCP's acknowledgements: on the path, at the server, or idle.
     Requests,
-    /// Processor time, as the kernel counts it.
+    /// CPU time, from the kernel.
     Processor,
-    /// A peer's own word.
+    /// A statement of the peer itself.
     Answers,
     /// The engine's verdict on a trial.
     Trial,
-    /// A part left out.
+    /// A trial that leaves a part out.
     Intervention,
-    /// Arithmetic on the costs of each part.
+    /// A calculation from the costs of each part.
     Arithmetic,
 }
 
-/// The part that signals of two kinds name, if none names another. A signal may name nothing.
+/// The part that signals of two kinds name, if none names another. A signal may name no part.
 pub fn agreed<P: Copy + PartialEq>(claims: &[(Signal, Option<P>)]) -> Option<P> {
     let mut named = claims.iter().filter_map(|(signal, part)| Some((signal, (*part)?)));
     let (first, part) = named.next()?;
@@ -54,11 +54,11 @@ pub struct OtherShare<P> {
     pub part: P,
     /// Share of the run's time, from 0 to 1.
     pub share: f64,
-    /// The share from which it counts as full as the named part.
+    /// Share from which on the part counts as full as the named one.
     pub as_full: f64,
 }
 
-/// Whether nothing is as full as the named part; else the first that is.
+/// Checks that no other part is as full as the named one.
 ///
 /// # Errors
 /// The first of `others` whose share reaches its `as_full`.
@@ -67,7 +67,8 @@ pub fn alone<P: Clone>(others: &[OtherShare<P>]) -> Result<(), OtherShare<P>> {
     as_full.map_or(Ok(()), |other| Err(other.clone()))
 }
 
-/// The part with enough of the time to be the limit, and nothing of size beside it; largest first.
+/// The part with enough of the time to be the limit, if no other part has a large share. `shares` has the largest
+/// first.
 pub fn largest<P>(shares: &[(P, f64)]) -> Option<&P> {
     let (part, _) = shares.first().filter(|(_, share)| *share >= NAMED)?;
     shares.get(1).is_none_or(|(_, share)| *share <= NO_OTHER).then_some(part)
@@ -78,39 +79,39 @@ pub fn largest<P>(shares: &[(P, f64)]) -> Option<&P> {
 pub struct Stage {
     /// Name of the stage in reports, such as `source`.
     pub name: &'static str,
-    /// Time at work, of all its threads.
+    /// Working time of all its threads.
     pub busy: Duration,
     /// Number of threads that the stage may use.
     pub threads: usize,
 }
 
-/// A machine that works for us, over all connections to it.
+/// A peer that works for us, over all connections to it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Peer {
     /// Name of the server, as the user knows it.
     pub name: String,
-    /// Bytes were on the path, or waited to be sent.
+    /// Time in which bytes were on the path, or waited to be sent.
     pub path: Duration,
-    /// It had a whole request, and its answer was awaited.
+    /// Time in which the peer had a whole request and had not answered.
     pub server: Duration,
     /// Time during which connections to the server were open.
     pub open: Duration,
-    /// How often it asked for less.
+    /// Number of times that the peer asked for a lower rate.
     pub slowed: u64,
 }
 
-/// A limit on the rate that the user asked for.
+/// The user's rate limit, with its effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RateLimit {
     /// Allowed rate, in bytes per second.
     pub bytes_per_s: u64,
     /// Number of bytes sent under the limit.
     pub bytes: u64,
-    /// Time in which it held bytes back, of all connections.
+    /// Time in which the limit held bytes back, over all connections.
     pub held: Duration,
 }
 
-/// What a run did and waited for: input of the verdict.
+/// Work and waits of a run: input of the verdict.
 #[derive(Clone, Debug, Default)]
 pub struct Work<'a> {
     /// Wall time of the run.
@@ -119,7 +120,7 @@ pub struct Work<'a> {
     pub processor: Duration,
     /// Number of cores that the process may use.
     pub cores: usize,
-    /// Stages of this process, in the order of the data.
+    /// Stages of this process, in the order of the data path.
     pub stages: Vec<Stage>,
     /// Servers that the run talked to.
     pub peers: Vec<Peer>,
@@ -127,11 +128,11 @@ pub struct Work<'a> {
     pub rate_limit: Option<RateLimit>,
     /// Number of useful bytes that were moved.
     pub moved_bytes: u64,
-    /// What the engine's sampler found on this machine; it needs two signals as well.
+    /// The verdict of the engine's sampler on this machine; it needs two signals as well.
     pub near: Option<&'a Verdict>,
 }
 
-/// What holds a run up.
+/// What can hold a run up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     Processor,
@@ -147,17 +148,17 @@ struct Use {
     stage: Stage,
     stage_share: f64,
     processor: f64,
-    /// The busiest peer; all of them if they are alike.
+    /// The busiest peer; the sum of all peers if they are alike.
     peer: Option<Peer>,
     is_alike: bool,
     path: f64,
     server: f64,
 }
 
-/// A share is told apart from the next by twelve places. Guess: an `f64` holds fifteen, and sums of times cost a few.
+/// Shares are compared to twelve decimal places. Guess: an `f64` holds fifteen digits, and sums of times lose a few.
 const SHARE_STEPS: f64 = 1e12;
 
-/// So that the same share of a longer time is the same number, also at a threshold.
+/// Rounds a share, so that the same share of a longer time is the same number, also at a threshold.
 fn rounded(share: f64) -> f64 {
     (share * SHARE_STEPS).round() / SHARE_STEPS
 }
@@ -166,7 +167,7 @@ fn ratio(part: Duration, whole: Duration) -> f64 {
     if whole.is_zero() { 0.0 } else { (part.as_secs_f64() / whole.as_secs_f64()).min(1.0) }
 }
 
-/// A share, as people say it.
+/// A share as people read it, in per cent.
 pub fn percent(share: f64) -> f64 {
     (share * 100.0).round().clamp(0.0, 100.0)
 }
@@ -184,7 +185,7 @@ impl Stage {
 }
 
 impl RateLimit {
-    /// It is ours, and so certain: the rate was reached, or bytes were held back most of the time.
+    /// Our own limit, and so certain: the rate was reached, or bytes were held back most of the time.
     fn is_reached(&self, wall: Duration, busy: Duration) -> bool {
         let allowed = self.bytes_per_s as f64 * wall.as_secs_f64();
         let held = !busy.is_zero() && rounded(ratio(self.held, busy)) >= NAMED;
@@ -208,7 +209,7 @@ impl Work<'_> {
         let mut all: Vec<Duration> = self.peers.iter().map(Peer::busy).collect();
         all.sort_unstable();
         used.is_alike = all.len() > 1 && rounded(ratio(all[all.len() / 2], busiest.busy())) >= ALIKE;
-        // How the busy time of many divides is told by all of them.
+        // The busy time of many peers is divided in the proportion of their sums.
         let sum = |part: fn(&Peer) -> Duration| self.peers.iter().map(part).sum::<Duration>();
         let (path, both) = match used.is_alike {
             true => (sum(|peer| peer.path), sum(Peer::busy)),
@@ -228,17 +229,17 @@ impl Work<'_> {
         let is_path = used.path >= used.server;
         let far_part = Some(if is_path { Part::Path } else { Part::Server });
         let part = if used.processor >= FULL {
-            // It disguises itself as everything else: what waits to be sent stands before it, too.
+            // A full processor looks like any other limit: data that waits to be sent waits for it, too.
             let stands = if is_here || used.path >= NAMED { Some(Part::Processor) } else { far_part };
             agreed(&[(Signal::Processor, Some(Part::Processor)), (Signal::Stages, stands)])
         } else if is_here || is_there {
-            // Requests stand behind a stage that never had to wait: what is under way is not taken.
+            // Requests wait for a stage that never waited itself: it does not take the data in flight.
             let is_behind = is_here && used.stage_share >= FULL;
             let stages = if is_here { Some(Part::Stage) } else { far_part };
             let requests = if is_there && !is_behind { far_part } else { Some(Part::Stage) };
             agreed(&[(Signal::Stages, stages), (Signal::Requests, requests)])
         } else {
-            // Nobody was at work; a peer may have said why.
+            // No part worked; a peer may have said why.
             let slowed = used.peer.as_ref().is_some_and(|peer| peer.slowed > 0).then_some(Part::SlowDown);
             agreed(&[(Signal::Requests, slowed), (Signal::Answers, slowed)])
         }?;
@@ -275,12 +276,14 @@ impl Work<'_> {
             Part::Path if used.is_alike => ("the paths to the servers, or our link".to_owned(), of(used.path, "path")),
             Part::Path if self.peers.len() == 1 => (format!("the path to {name}, or our link"), of(used.path, "path")),
             Part::Path => (format!("server {name} (path)"), of(used.path, "path")),
-            Part::Server if used.is_alike => ("the servers (turn-around)".to_owned(), of(used.server, "turn-around")),
-            Part::Server => (format!("server {name} (turn-around)"), of(used.server, "turn-around")),
+            Part::Server if used.is_alike => {
+                ("the servers (server latency)".to_owned(), of(used.server, "server latency"))
+            }
+            Part::Server => (format!("server {name} (server latency)"), of(used.server, "server latency")),
         }
     }
 
-    /// How the wall time is parted: the fullest part has what it used, and each further one what is left of it.
+    /// Divides the wall time: the fullest part gets its used share, and each further part its share of the rest.
     fn shares(&self, used: &Use) -> Vec<Share> {
         let stages = self.stages.iter().map(|stage| (stage.name.to_owned(), stage.share(self.wall)));
         let far = [(Part::Path, used.path), (Part::Server, used.server)]
@@ -298,7 +301,7 @@ impl Work<'_> {
     }
 }
 
-/// Judges a run. What was measured, in words, and what would help are for its caller to tell.
+/// Judges a run. The caller adds the measurements and the advice in words.
 pub fn judge(work: &Work<'_>) -> VerdictReport {
     let used = work.used();
     let shares = work.shares(&used);

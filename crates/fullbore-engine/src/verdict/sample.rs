@@ -1,5 +1,5 @@
-//! One sample of the run: what clocks and kernel counted within a tenth of a
-//! second. Plain data, so that the judge can be fed with invented ones.
+//! One sample of the run: the counts of clocks and kernel within a tenth of a second. Plain data, so that tests can
+//! feed the judge with invented samples.
 
 use std::time::Duration;
 
@@ -8,20 +8,20 @@ use serde::{Deserialize, Serialize};
 use crate::stage::{Kind, SendReading, StageReading, ThreadReading};
 use crate::window::PositionBytes;
 
-/// Threads that take a copy from its connections.
+/// Role of the threads that receive a copy from its connections.
 const RECEIVE: &str = "receive";
 
 /// A role within a sample.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StageSample {
-    /// What its tasks counted; name and kind too.
+    /// Counters of its tasks, with the role's name and kind.
     pub tasks: StageReading,
-    /// What its threads counted.
+    /// Counters of its threads.
     pub threads: Vec<ThreadReading>,
 }
 
 impl StageSample {
-    /// A role that did nothing yet.
+    /// Creates a role without counts.
     pub fn new(name: &str, kind: Kind) -> StageSample {
         StageSample { tasks: StageReading::new(name, kind), threads: Vec::new() }
     }
@@ -49,11 +49,11 @@ pub struct HostSample {
     pub name: String,
     /// Bytes received from it during the sample.
     pub bytes: u64,
-    /// Connections with requests outstanding, at the end.
+    /// Connections with unanswered requests at the end of the sample.
     pub connections: u32,
     /// Smallest round trip so far in microseconds; 0 if unknown.
     pub round_trip_us: u64,
-    /// Whether we hold it back ourselves.
+    /// Whether we hold the host back ourselves.
     pub capped: bool,
 }
 
@@ -62,17 +62,17 @@ pub struct HostSample {
 pub struct CpuSample {
     /// Cores this process may use (affinity).
     pub allowed_cores: f64,
-    /// Work of anybody on those cores.
+    /// CPU time used by anybody on those cores, in nanoseconds.
     pub busy_ns: u64,
-    /// Of it, taken by the hypervisor.
+    /// Part of it that the hypervisor took.
     pub steal_ns: u64,
-    /// Time the control group was held back by its quota.
+    /// Time for which the quota held back the control group, in nanoseconds.
     pub throttled_ns: u64,
     /// CPU time that the quota allows; 0 if there is none.
     pub quota_ns: u64,
     /// CPU time of this process, all threads.
     pub used_ns: u64,
-    /// The other process that used most, where cores were full, and its cores' worth.
+    /// The other process that used most CPU where cores were full, and the number of cores.
     pub hog: Option<(String, f64)>,
 }
 
@@ -81,9 +81,9 @@ pub struct CpuSample {
 pub struct DeviceSample {
     /// Name as in `/sys/block`.
     pub name: String,
-    /// Time with requests under way.
+    /// Time with requests in flight, in nanoseconds.
     pub busy_ns: u64,
-    /// Bytes written by anybody.
+    /// Bytes written by any process.
     pub written_bytes: u64,
 }
 
@@ -94,22 +94,22 @@ pub struct WindowSample {
     pub bytes: u64,
     /// Size of the window in items.
     pub items: u64,
-    /// Held bytes times the seconds they were held.
+    /// Held bytes multiplied by the seconds for which they were held.
     pub held_byte_seconds: f64,
-    /// Where the held bytes stood; summed over merged samples.
+    /// Positions of the held bytes; summed over merged samples.
     pub positions: PositionBytes,
-    /// Time somebody waited for a permit.
+    /// Time in which a caller waited for a permit, in nanoseconds.
     pub exhausted_ns: u64,
 }
 
 /// One sample, or several merged.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// End, since the run began.
+    /// End of the sample, since the start of the run.
     pub at: Duration,
-    /// How long the sample took.
+    /// Duration of the sample.
     pub length: Duration,
-    /// The stages, each in its role.
+    /// Counters of all roles.
     pub stages: Vec<StageSample>,
     /// State of the window at the end of the sample.
     pub window: WindowSample,
@@ -123,12 +123,12 @@ pub struct Sample {
     pub sending: SendReading,
     /// Bytes safely written or acknowledged.
     pub delivered_bytes: u64,
-    /// The user's limit; 0 for none.
+    /// The user's limit in bytes per second; 0 for none.
     pub rate_limit_bytes_per_s: u64,
 }
 
 impl Sample {
-    /// Adds the sample that follows this one.
+    /// Adds the next sample to this one.
     pub fn add(&mut self, later: &Sample) {
         self.at = later.at;
         self.length += later.length;
@@ -147,8 +147,7 @@ impl Sample {
                 None => self.hosts.push(host.clone()),
             }
         }
-        // PositionBytes are states, not flows; summed they keep their proportions,
-        // which is all the judge looks at.
+        // PositionBytes are states, not flows; sums keep their proportions, and the judge uses only those.
         let mut positions = self.window.positions;
         positions += later.window.positions;
         let exhausted_ns = self.window.exhausted_ns + later.window.exhausted_ns;
@@ -176,7 +175,7 @@ impl Sample {
         self.rate_limit_bytes_per_s = later.rate_limit_bytes_per_s;
     }
 
-    /// Merges samples that follow one another; none for none.
+    /// Merges consecutive samples; `None` if there are none.
     pub fn merged<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> Option<Sample> {
         let mut samples = samples.into_iter();
         let mut merged = samples.next()?.clone();
@@ -184,8 +183,8 @@ impl Sample {
         Some(merged)
     }
 
-    /// Bytes received from hosts; where the wire counts no hosts, what tasks
-    /// that read sockets counted, and threads that receive a copy.
+    /// Bytes received from hosts. Where the wire counts no hosts: bytes counted by tasks that read sockets, and by
+    /// threads that receive a copy.
     pub fn received_bytes(&self) -> u64 {
         let hosts: u64 = self.hosts.iter().map(|host| host.bytes).sum();
         let tasks = self.stages.iter().filter(|stage| stage.tasks.reads > 0).map(|stage| stage.tasks.bytes);

@@ -1,4 +1,4 @@
-//! The thread that reads clocks and kernel ten times a second.
+//! The thread that reads clocks and kernel counters ten times a second.
 
 use std::collections::HashMap;
 use std::io;
@@ -21,21 +21,20 @@ use crate::stage::{Ledger, LedgerReading, SendReading, StageReading, ThreadReadi
 
 /// Time between samples, from the design.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// Time between looks at the block device under the destination, which may be
-/// created only after the run has begun.
+/// Time between looks at the block device under the destination, which may be created only after the start of the run.
 const DEVICE_LOOK: Duration = Duration::from_secs(1);
-/// Time between scans of all processes, and time the cores must be full of
-/// others' work before the first one; a scan costs a few milliseconds.
+/// Time between scans of all processes, and the time for which others must fill the cores before the first scan. A scan
+/// takes a few milliseconds.
 const PROCESS_SCAN: Duration = Duration::from_secs(2);
 
 /// What the sampler observes, and where it records samples.
 #[derive(Debug)]
 pub struct SamplerConfig {
-    /// The destination; the disk under it is watched. It need not exist yet.
+    /// The destination, whose disk is watched. It need not exist yet.
     pub destination: Option<PathBuf>,
-    /// The role whose bytes count as delivered.
+    /// Name of the role whose bytes count as delivered.
     pub delivery_stage: String,
-    /// Where each sample goes as a line of JSON, to tune the judge afterwards.
+    /// Where each sample is written as a line of JSON, for tuning the judge later.
     pub record: Record,
 }
 
@@ -58,10 +57,10 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Starts the sampler's thread. Fails only if the system gives no thread.
+    /// Starts the sampler's thread.
     ///
     /// # Errors
-    /// The error of the system if it cannot start a thread.
+    /// The system's error if the thread cannot be started.
     pub fn start(ledger: &Ledger, config: SamplerConfig) -> io::Result<Sampler> {
         let (stop, stopped) = mpsc::channel();
         let began = Instant::now();
@@ -82,7 +81,7 @@ impl Sampler {
         Ok(Sampler { ledger: ledger.clone(), began, stop, thread, now })
     }
 
-    /// What limits the run at the moment, for progress; `None` while nothing can be named.
+    /// Present limit of the run, for progress; `None` while none can be named.
     pub fn present(&self) -> Option<String> {
         let now = self.now.lock().ok()?;
         (!now.is_empty()).then(|| now.clone())
@@ -97,7 +96,7 @@ impl Sampler {
         match self.thread.join() {
             Ok((judge, bytes, record)) => {
                 if let Some(mut record) = record {
-                    // A record without an end is still one.
+                    // A record without its end is still useful.
                     let _ = record::write(&mut *record, &End { counters: counters.clone(), bytes, wall });
                 }
                 let mut findings = judge.finish();
@@ -114,7 +113,7 @@ impl Sampler {
     }
 }
 
-/// Reads everything and remembers what it saw last.
+/// Reads all counters and remembers the last readings.
 struct Eyes {
     ledger: Ledger,
     config: SamplerConfig,
@@ -132,7 +131,7 @@ struct Eyes {
     device: Device,
     device_looked: Option<Duration>,
     disks: HashMap<String, DiskStat>,
-    /// How long the cores have been full of others' work.
+    /// Time for which the cores have been full of other processes' work.
     crowded: Duration,
     processes: Option<(Processes, Duration)>,
     delivered_bytes: u64,
@@ -162,7 +161,7 @@ impl Eyes {
             processes: None,
             delivered_bytes: 0,
         };
-        // What the ledger counted before the run does not belong to it.
+        // Counts of the ledger before the run do not belong to it.
         eyes.sample();
         eyes.at = Duration::ZERO;
         eyes.delivered_bytes = 0;
@@ -198,7 +197,7 @@ impl Eyes {
         sample
     }
 
-    /// A record that cannot be written ends; the run goes on.
+    /// Stops recording if a sample cannot be written; the run continues.
     fn record(&mut self, sample: &Sample) {
         let Some(record) = &mut self.config.record else {
             return;
@@ -278,13 +277,13 @@ impl Eyes {
         self.used_ns = now_ns;
         let count = f64::from(cores.count.max(1));
         let ours_ns: u64 = stages.iter().flat_map(|stage| &stage.threads).map(|thread| thread.compute_ns).sum();
-        // Full cores of which others use most are worth a scan.
+        // Full cores that others use most of are worth a scan.
         let full = busy_ns as f64 >= FULL * count * length.as_nanos() as f64;
         let others = busy_ns.saturating_sub(ours_ns) > ours_ns;
         self.crowded = if full && others { self.crowded + length } else { Duration::ZERO };
         let hog = if self.crowded >= PROCESS_SCAN { self.largest_process() } else { None };
-        // The quota is not part of the cores: /proc/stat counts what others use
-        // beyond it. Being held back shows as throttled time.
+        // The quota is not part of the cores, because `/proc/stat` counts what others use beyond it. Being held back
+        // shows as throttled time.
         CpuSample { allowed_cores: count, busy_ns, steal_ns, throttled_ns, quota_ns, used_ns, hog }
     }
 
@@ -317,7 +316,7 @@ impl Eyes {
                 continue;
             };
             let busy_ms = stat.busy_ms.saturating_sub(before.busy_ms);
-            // The kernel counts whole ticks, so a little more than the time may show.
+            // The kernel counts whole ticks, so the busy time may slightly exceed the elapsed time.
             let busy_ns = busy_ms.saturating_mul(1_000_000).min(length.as_nanos() as u64);
             let written_bytes = stat.written_bytes.saturating_sub(before.written_bytes);
             if busiest.as_ref().is_none_or(|known| busy_ns > known.busy_ns) {

@@ -1,12 +1,13 @@
 //! Every number that decides a verdict, of all commands, with its origin.
 //!
-//! `Measured:` says what was seen where: a threshold lies between the cases that it has to tell apart. `Guess:` says that
-//! nobody measured it; the matrices of `bench/verdict` and `bench/copy-verdict` have not shown it to be wrong. A share is a
-//! share of the time, from 0 to 1, unless its comment says otherwise. A test of the program counts these constants.
+//! `Measured:` names the experiment: a threshold lies between the cases that it must distinguish. `Guess:` marks a
+//! number that nobody measured; the matrices of `bench/verdict` and `bench/copy-verdict` have not shown it to be wrong.
+//! A share is a share of the time, from 0 to 1, unless its comment says otherwise. A test of the program counts these
+//! constants.
 
 use std::time::Duration;
 
-// What names a part.
+// Naming a part.
 
 /// A part is the limit from this share of the time on; the same share of the bytes in flight, or of a thread's time asleep
 /// in device calls, presses on it. Guess: clearly more than half.
@@ -16,11 +17,11 @@ pub(crate) const NO_OTHER: f64 = 0.30;
 /// A resource that is used for this share of the time is full: a thread's core, all cores of a remote run, a disk, the path,
 /// a rate limit. Guess: the rest is what the kernel's clocks, which tick a hundred times a second, cannot tell.
 pub(crate) const FULL: f64 = 0.90;
-/// The larger part of a whole that two share. Guess: it follows from the word.
+/// The larger part of a whole that two parts share. Guess: the meaning of the word.
 pub const LARGER_PART: f64 = 0.50;
-/// A part with less holds nobody up. Guess: a third of what names a part.
+/// A part with a smaller share delays nobody. Guess: a third of what names a part.
 pub const SLIGHT: f64 = 0.20;
-/// A thread that spent more time asleep, for reasons that no clock knows, makes its clocks useless. Guess.
+/// A thread that spent a larger share asleep for unknown reasons makes its clocks useless. Guess.
 pub(crate) const UNEXPLAINED: f64 = 0.10;
 /// An allowance that was used to this share over a whole run was the limit: a CPU quota, a rate limit. Measured: in
 /// bench/copy-verdict, quotas that limited were used to 84 to 90 %, those a quarter and more above the need to at most 75 %.
@@ -28,7 +29,7 @@ pub const USED_UP: f64 = 0.85;
 
 // Processors.
 
-/// Cores of ours and of others together are full. Guess.
+/// Our work and others' work together fill the cores. Guess.
 pub(crate) const CORES_FULL: f64 = 0.95;
 /// A control group that was throttled for this share of the time is short of processor time. Guess.
 pub(crate) const THROTTLED: f64 = 0.10;
@@ -46,8 +47,8 @@ pub(crate) const THREAD_WANTS_CORE: f64 = 0.75;
 pub(crate) const THROTTLED_HARD: f64 = 0.50;
 /// One of its threads then computes, or waits for a core, for this share of the time. Measured: as `THREAD_WANTS_CORE`.
 pub(crate) const THREAD_WANTS_CORE_HARD: f64 = 0.70;
-/// Next to no time is left to a group that is throttled for this share, over however many threads the work is spread.
-/// Guess: there is no doubt.
+/// A group throttled for this share has next to no time left, over however many threads its work is spread. Guess:
+/// there is no doubt.
 pub(crate) const THROTTLED_NEARLY_ALWAYS: f64 = 0.80;
 /// A sender that is throttled for this share ... Guess, for the quotas on a short path of bench/copy-verdict.
 pub(crate) const THROTTLED_SENDER: f64 = 0.30;
@@ -58,14 +59,14 @@ pub(crate) const IDLE_CORES: f64 = 0.2;
 
 // Receiving and waiting.
 
-/// Share of the reads that found the socket empty, from which the network is waited for. Guess: near a link's full rate
-/// packets come close together, and some are there already.
+/// Share of reads that found the socket empty, from which on the run waits for the network. Guess: near a link's full
+/// rate packets come close together, and some have arrived already.
 pub(crate) const READS_EMPTY: f64 = 0.80;
-/// A window that is passed in less than this number of round trips is too small: no queue has formed. Guess.
+/// A window with fewer round trips per permit is too small: no queue has formed. Guess.
 pub(crate) const WINDOW_ROUND_TRIPS: f64 = 1.5;
 /// Arrivals below this rate are answers, not a transfer. Guess: below any link worth a verdict on its bandwidth.
 pub(crate) const ANSWERS_BYTES_PER_S: f64 = 8192.0;
-/// A thread that lived for less of the time tells nothing about it. Guess.
+/// A thread that existed for less of the time tells nothing about it. Guess.
 pub(crate) const MOSTLY_ALIVE: f64 = 0.8;
 /// A run this short is round trips, whatever it waited for. Guess: a handful of round trips across an ocean.
 pub(crate) const SHORT_RUN: Duration = Duration::from_millis(500);
@@ -131,13 +132,13 @@ pub(crate) const FASTER: f64 = 0.08;
 /// The others were no faster. Measured: the same noise.
 pub(crate) const NO_FASTER: f64 = 0.04;
 
-// Words.
+// Wording of reports.
 
 /// A smaller share, or figure in a report, is not worth a word. Guess.
 pub const WORTH_A_WORD: f64 = 0.03;
-/// Nor is a wait for one host that was shorter. Guess.
+/// Shorter waits for one host are not worth a word. Guess.
 pub(crate) const WAITED_LEAST: Duration = Duration::from_millis(100);
-/// A role whose threads lived for less of the run is not worth a line. Guess.
+/// A role whose threads existed for less of the run is not worth a line. Guess.
 pub(crate) const ALIVE_LONG_ENOUGH: f64 = 0.02;
 /// A smaller share is shown as nothing. Guess: it would be rounded to 0 %.
 pub const ROUNDS_TO_NOTHING: f64 = 0.005;

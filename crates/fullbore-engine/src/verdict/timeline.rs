@@ -1,4 +1,4 @@
-//! The run as a picture: a bounded number of points, each a stretch of time.
+//! The timeline of a run: a bounded number of points, each a stretch of time.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,18 +6,18 @@ use super::facts::Facts;
 use super::sample::Sample;
 use crate::stage::Mark;
 
-/// Points at most; a picture has about that many columns. When full, neighbours
-/// are merged, so a long run has longer points.
+/// Maximum number of points; a picture has about that many columns. When full, neighbours are merged, so a long run has
+/// longer points.
 const POINTS: usize = 600;
 
 /// Utilisation of one role within a point, as shares of its threads' or tasks' time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StagePoint {
-    /// Computing, or waiting for a core.
+    /// Share of time computing, or waiting for a core.
     pub busy: f32,
     /// Share of time in calls that wait for a device, 0 to 1.
     pub device: f32,
-    /// Waiting for input: starved, or the socket empty.
+    /// Share of time waiting for input: starved, or the socket empty.
     pub starved: f32,
     /// Share of time waiting for the next stage, 0 to 1.
     pub blocked: f32,
@@ -26,7 +26,7 @@ pub struct StagePoint {
 /// Rates and shares of one stretch of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TimelinePoint {
-    /// Begin, in seconds since the run began.
+    /// Start of the stretch, in seconds since the start of the run.
     pub at_s: f64,
     /// Length of the stretch, in seconds.
     pub length_s: f64,
@@ -36,13 +36,13 @@ pub struct TimelinePoint {
     pub received_bytes_per_s: f64,
     /// Share of the allowed cores that was busy.
     pub cpu_busy: f32,
-    /// Share of time the disk was busy; none without a disk.
+    /// Share of time in which the disk was busy; none without a disk.
     pub device_busy: Option<f32>,
     /// Per role, in the order of [`Timeline::stages`]; missing at the end = zero.
     pub stages: Vec<StagePoint>,
     /// Bytes per second per host, in the order of [`Timeline::hosts`].
     pub hosts: Vec<f64>,
-    /// What limited the run then; empty if nothing could be named.
+    /// Limit of the run in the stretch; empty if none could be named.
     pub limit: String,
 }
 
@@ -57,9 +57,9 @@ pub struct Timeline {
     pub marks: Vec<Mark>,
     /// The stretches of the run, without gaps, in order.
     pub points: Vec<TimelinePoint>,
-    /// Samples that make one point now.
+    /// Number of samples per point now.
     step: u32,
-    /// Samples in the last point.
+    /// Number of samples in the last point.
     filled: u32,
 }
 

@@ -1,4 +1,4 @@
-//! What a queue in memory has, and its clock.
+//! The data of a queue in memory, and its clock.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
@@ -16,7 +16,7 @@ use crate::random::Random;
 /// Bytes of a message beside its content: subject, id, and the store's own.
 const OVERHEAD_BYTES: u64 = 150;
 
-/// Where a task is. Times are when that ends.
+/// State of a task. Each time is the end of that state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     Waiting,
@@ -46,7 +46,7 @@ struct Key {
 
 #[derive(Default)]
 struct OpenRun {
-    /// Its number among all openings of runs.
+    /// Number of the run's opening, among all openings.
     opening: u64,
     waiting: [VecDeque<u64>; 2],
     counts: Counts,
@@ -62,11 +62,11 @@ pub(super) struct State {
     messages: HashMap<u64, Message>,
     next_message: u64,
     bytes: u64,
-    /// Runs that were opened.
+    /// Number of openings of runs so far.
     opened: u64,
-    /// Ids that were seen, by the opening of the run, and until when they count.
+    /// Known message ids with the opening of their run, and until when they count.
     ids: HashMap<(u64, String), Duration>,
-    /// Ends of deliveries and delays; those that do not apply any more are passed over.
+    /// Ends of deliveries and delays; outdated ones are skipped.
     alarms: BinaryHeap<Reverse<(Duration, u64)>>,
     keys: BTreeMap<String, Key>,
     next_revision: u64,
@@ -94,7 +94,7 @@ impl State {
         }
     }
 
-    /// Whether this request gets no answer, and whether it has its effect nevertheless.
+    /// Draws whether this request gets no answer, and whether it has its effect nevertheless.
     pub(super) fn draw_loss(&mut self) -> (bool, bool) {
         let is_lost = self.faults.loss > 0.0 && self.random.fraction() < self.faults.loss;
         (is_lost, is_lost && self.random.below(2) == 0)
@@ -127,7 +127,7 @@ impl State {
         }
     }
 
-    /// Makes a task wait, before those that were never delivered.
+    /// Makes a task wait again, ahead of those that were never delivered.
     fn wait_again(&mut self, number: u64) {
         self.place(number, Place::Waiting);
         if let Some(message) = self.messages.get(&number)
@@ -291,7 +291,7 @@ impl State {
         }
     }
 
-    /// Writes a key that does not exist, or one of this revision.
+    /// Writes a key that does not exist, or one with this revision.
     pub(super) fn write_key(&mut self, key: &str, value: Bytes, revision: Option<u64>, ttl: Duration) -> Option<u64> {
         let current = self.keys.get(key).filter(|key| key.expires > self.now).map(|key| key.revision);
         if current != revision {

@@ -1,4 +1,4 @@
-//! What workers report while they work. These messages may be lost; no result depends on them.
+//! Reports of workers on their progress. These messages may be lost; no result depends on them.
 
 use std::collections::BTreeMap;
 
@@ -13,14 +13,14 @@ const HOSTS_MAX: usize = 256;
 /// Stage clocks in one report. fullbore has about ten stages.
 const CLOCKS_MAX: usize = 32;
 
-/// Bytes and faults of one mirror, as one worker has counted them.
+/// Bytes and faults of one mirror, as counted by one worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostCount(
-    /// The mirror.
+    /// Host name of the mirror, with its port.
     pub String,
-    /// Bytes received.
+    /// Bytes received from it.
     pub u64,
-    /// Faults.
+    /// Number of faults.
     pub u64,
 );
 
@@ -32,25 +32,25 @@ pub type ClockMs = BTreeMap<String, u64>;
 pub struct Stat {
     /// Version of the format.
     v: u32,
-    /// The worker.
+    /// Name of the worker that reports.
     pub worker: WorkerId,
     /// Files and bytes that the store has confirmed.
     pub done: (u64, u64),
     /// Bytes sent to the store, those of unanswered requests among them; 0 from workers that do not count them.
     #[serde(default)]
     pub sent_bytes: u64,
-    /// Tasks that the worker holds, and their bytes.
+    /// Number of tasks that the worker holds, and their bytes.
     pub held: (u64, u64),
-    /// Counts by mirror.
+    /// Bytes and faults by mirror.
     #[serde(default)]
     pub hosts: Vec<HostCount>,
-    /// Clocks, for the verdict of the run.
+    /// Stage clocks, for the verdict of the run.
     #[serde(default)]
     pub clocks: ClockMs,
 }
 
 impl Stat {
-    /// A report of a worker that has done nothing.
+    /// Makes a report of a worker that has done nothing yet.
     pub fn new(worker: WorkerId) -> Stat {
         Stat {
             v: VERSION,
@@ -69,22 +69,22 @@ impl Stat {
 pub struct Fault {
     /// Version of the format.
     v: u32,
-    /// The worker.
+    /// Name of the worker that reports.
     pub worker: WorkerId,
-    /// The mirror, if one is to blame.
+    /// The mirror at fault, if there is one.
     #[serde(default)]
     pub host: Option<String>,
     /// The file; empty if the message that should have named it was refused.
     pub path: String,
-    /// The reason, for people. It may hold any characters.
+    /// The reason, for people. It may contain any characters.
     pub fault: String,
-    /// The worker gave the task up for good, so only the planner's next look brings it back.
+    /// Whether the worker gave the task up for good, so that only the planner's next look at the store brings it back.
     #[serde(default)]
     pub is_final: bool,
 }
 
 impl Fault {
-    /// A report of one fault.
+    /// Makes a report of one fault.
     pub fn new(worker: WorkerId, host: Option<String>, path: String, fault: &str, is_final: bool) -> Fault {
         Fault { v: VERSION, worker, host, path, fault: bounded(fault), is_final }
     }
@@ -105,18 +105,19 @@ impl Versioned for Fault {
 /// A report, as the planner receives it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Report {
-    /// Progress.
+    /// Progress of a worker.
     Stat(Stat),
-    /// A fault.
+    /// A file that a worker could not fetch or store.
     Fault(Fault),
 }
 
 impl Report {
-    /// Reads a report of progress. `sender` is the worker that the subject names. It counts, because a queue server can
-    /// limit the subjects of a worker's credentials, but not the content.
+    /// Parses a progress report. `sender` is the worker in the message's subject. It replaces the one in the content,
+    /// because a queue server can restrict a worker's subjects, but not the content.
     ///
     /// # Errors
-    /// See [`MessageError`].
+    /// [`MessageError::TooLarge`], [`MessageError::Newer`] or [`MessageError::Json`] if it is not a report that this
+    /// version can read. [`MessageError::Bound`] for too many mirrors or clocks.
     pub fn parse_stat(bytes: &[u8], sender: &WorkerId) -> Result<Report, MessageError> {
         let mut stat: Stat = parse(bytes)?;
         if stat.hosts.len() > HOSTS_MAX {
@@ -129,17 +130,18 @@ impl Report {
         Ok(Report::Stat(stat))
     }
 
-    /// Reads a report of a fault.
+    /// Parses a report of a fault.
     ///
     /// # Errors
-    /// See [`MessageError`].
+    /// [`MessageError::TooLarge`], [`MessageError::Newer`] or [`MessageError::Json`] if it is not a report that this
+    /// version can read.
     pub fn parse_fault(bytes: &[u8]) -> Result<Report, MessageError> {
         let fault: Fault = parse(bytes)?;
         let (path, host) = (bounded(&fault.path), fault.host.as_deref().map(bounded));
         Ok(Report::Fault(Fault { path, host, fault: bounded(&fault.fault), ..fault }))
     }
 
-    /// The message.
+    /// Formats the report as a message.
     pub fn to_bytes(&self) -> Vec<u8> {
         let written = match self {
             Report::Stat(stat) => serde_json::to_vec(stat),

@@ -1,4 +1,4 @@
-//! The announcement of a run: where its files go, from which mirrors they come, and with how many connections.
+//! The announcement of a run: the destination of its files, the mirrors that have them, and the budgets of connections.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,16 +10,16 @@ use serde::{Deserialize, Serialize};
 use super::{MessageError, VERSION, Versioned, bounded, parse, shown};
 use crate::names::RunId;
 
-/// Mirrors of a run. Large mirror lists have some dozens; each worker may connect to all of them.
+/// Most mirrors of a run. Large mirror lists have some dozens; each worker may connect to all of them.
 const HOSTS_MAX: usize = 256;
 
-/// Connections of the whole fleet to one mirror.
+/// Most connections of the whole fleet to one mirror.
 const BUDGET_MAX: u32 = 1000;
 
-/// Connections of the whole fleet to a mirror without another budget: what one machine takes by default.
+/// Connections of the whole fleet to a mirror without its own budget: the default of a single machine.
 const BUDGET_DEFAULT: u32 = 4;
 
-/// Host of the budget of all mirrors without an own one.
+/// Host name that stands for all mirrors without their own budget.
 const OTHERS: &str = "*";
 
 /// A bucket and a prefix of keys: `s3://bucket/prefix`.
@@ -40,7 +40,8 @@ impl StorePlace {
     /// Reads `s3://BUCKET` or `s3://BUCKET/PREFIX`.
     ///
     /// # Errors
-    /// Another scheme, characters that are in no bucket's name, or a prefix with `..`, hidden or empty parts.
+    /// [`MessageError::Destination`] for another scheme, characters that no bucket's name has, or a prefix with `..`,
+    /// hidden or empty parts.
     pub fn parse(text: &str) -> Result<StorePlace, MessageError> {
         let refused = || MessageError::Destination { to: shown(text) };
         let rest = text.strip_prefix("s3://").ok_or_else(refused)?;
@@ -54,18 +55,18 @@ impl StorePlace {
         Ok(StorePlace { bucket: bucket.to_owned(), prefix: prefix.to_owned() })
     }
 
-    /// The bucket.
+    /// Name of the bucket.
     pub fn bucket(&self) -> &str {
         &self.bucket
     }
 
-    /// What the keys begin with, without a slash at its end.
+    /// Prefix of all keys, without a slash at its end.
     pub fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// Whether it is within what the planner of a mirror publishes, or among fullbore's own files. The paths of a task
-    /// would be checked in vain there.
+    /// Whether it is within a part of the mirror that only its planner publishes, or among fullbore's own files. Checks
+    /// of a task's paths would have no effect there.
     fn is_of_planner(&self) -> bool {
         self.prefix.split('/').any(|part| matches!(part, "dists" | ".fullbore"))
     }
@@ -78,20 +79,20 @@ impl StorePlace {
     }
 }
 
-/// Where a worker may store: one `--only` of its user, and the endpoint that its own settings name.
+/// A place where a worker may store: one `--only` of its user, and the endpoint in the worker's own settings.
 ///
-/// The endpoint counts, because a worker signs requests with its credentials. A forged run must not send them
+/// The endpoint matters, because a worker signs requests with its credentials. A forged run must not send them
 /// elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scope {
-    /// The bucket and prefix.
+    /// Bucket and prefix of the allowed keys.
     pub place: StorePlace,
-    /// URL of the store. `None`: Amazon's.
+    /// URL of the store; `None` for Amazon's.
     pub endpoint: Option<Url>,
 }
 
 impl Scope {
-    /// Whether a run stores within this scope.
+    /// Whether a run stores only within this scope.
     ///
     /// ```
     /// use fullbore_fleet::message::{Run, Scope, StorePlace};
@@ -121,7 +122,7 @@ impl Budgets {
     /// Budgets by `host` or `host:port`, as [`Url::host_and_port`] writes it; `*` stands for all others.
     ///
     /// # Errors
-    /// A budget above the bound of 1000.
+    /// [`MessageError::Bound`] for a budget above 1000.
     pub fn new(by_host: BTreeMap<String, u32>) -> Result<Budgets, MessageError> {
         if let Some(value) = by_host.values().find(|value| **value > BUDGET_MAX) {
             return Err(MessageError::Bound { field: "budget", value: u64::from(*value) });
@@ -140,31 +141,32 @@ impl Budgets {
     }
 }
 
-/// Files that workers read themselves, because all machines have mounted them.
+/// The files of a run that workers read themselves, from a directory that all machines have mounted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PutSource {
-    /// The directory on the planner's machine: an absolute path. Each worker's user says where it is on his machine.
+    /// Absolute path of the directory on the planner's machine. Each worker's user configures where it is on that
+    /// machine.
     pub root: String,
     /// Fields of all objects, such as `Cache-Control`.
     pub fields: Vec<(String, String)>,
-    /// `Content-Type` of all objects; by default, it follows from the name.
+    /// `Content-Type` of all objects; by default it follows from the name.
     pub content_type: Option<String>,
 }
 
-/// Fields of objects in an announcement. There are five flags, and some metadata.
+/// Most fields of objects in an announcement. There are five flags, and some metadata.
 const FIELDS_MAX: usize = 64;
 
-/// Bytes of these fields, names and values. S3 allows 2 KiB of metadata for an object, and the other fields are short. With
-/// them, an announcement is far below the size of a message.
+/// Most bytes of these fields, names and values together. S3 allows 2 KiB of metadata for an object, and the other
+/// fields are short. So an announcement stays far below the size limit of a message.
 const FIELDS_BYTES_MAX: usize = 16 << 10;
 
-/// Longest path of a root: PATH_MAX of Linux.
+/// Longest path of a root in bytes: PATH_MAX of Linux.
 const ROOT_BYTES_MAX: usize = 4096;
 
-/// Longest value of a field: S3 allows 2 KiB of metadata for an object.
+/// Longest value of a field in bytes: S3 allows 2 KiB of metadata for an object.
 const VALUE_BYTES_MAX: usize = 2048;
 
-/// Fields that a planner may set, in lower case. Any other could change what a signed request does.
+/// Fields that a planner may set, in lower case. Any other field could change the effect of a signed request.
 const FIELDS: [&str; 5] = [
     "cache-control",
     "x-amz-storage-class",
@@ -179,7 +181,7 @@ impl PutSource {
         let parts = self.root.split('/').skip(1);
         let is_path = parts.clone().all(|part| !matches!(part, "." | "..")) && !self.root.contains('\0');
         if !self.root.starts_with('/') || self.root.len() > ROOT_BYTES_MAX || !is_path {
-            return refused("its directory is no absolute path");
+            return refused("its directory is not an absolute path");
         }
         if self.fields.len() > FIELDS_MAX {
             return refused("their objects have more than 64 fields");
@@ -213,31 +215,31 @@ impl PutSource {
 /// A run, as its planner announces it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
-    /// Its name.
+    /// Name of the run, which follows from its files.
     pub id: RunId,
-    /// Where the files go.
+    /// Bucket and prefix for the files.
     pub to: StorePlace,
-    /// URL of the store, if it is not Amazon's.
+    /// URL of the store; `None` for Amazon's.
     pub endpoint: Option<Url>,
-    /// Region of the store.
+    /// Region of the store, if it needs one.
     pub region: Option<String>,
-    /// Mirrors that have the files.
+    /// Mirrors that have the files; empty for a run of files to put.
     pub hosts: Vec<Url>,
-    /// Connections of the whole fleet to each mirror.
+    /// Limits of connections to each mirror, for the whole fleet.
     pub budgets: Budgets,
-    /// Bytes per second of the whole fleet.
+    /// Rate limit of the whole fleet in bytes per second; `None` for no limit.
     pub rate_bytes_per_s: Option<u64>,
     /// The planner's machine, for people.
     pub planner: String,
     /// The planner's version of fullbore, for people.
     pub fullbore: String,
-    /// The round that is being worked on.
+    /// Number of the current round, from 1.
     pub round: u32,
-    /// What workers read and store. `None`: they fetch files of a mirror.
+    /// The files to put; `None` for a run that fetches the files of a mirror.
     pub put: Option<PutSource>,
 }
 
-/// Longest name of a region: that of a label of a host name (RFC 1035, section 2.3.4).
+/// Longest name of a region in bytes: that of a label of a host name (RFC 1035, section 2.3.4).
 const REGION_BYTES_MAX: usize = 63;
 
 /// Kind of a run whose files are fetched from mirrors.
@@ -282,10 +284,13 @@ impl Versioned for Wire {
 }
 
 impl Run {
-    /// Reads an announcement.
+    /// Parses an announcement, and checks it.
     ///
     /// # Errors
-    /// See [`MessageError`].
+    /// [`MessageError::TooLarge`], [`MessageError::Newer`] or [`MessageError::Json`] if it is not an announcement that
+    /// this version can read. [`MessageError::Kind`] for an unknown kind of run; [`MessageError::Bound`] for a round,
+    /// rate, budget or number of mirrors outside its bounds. [`MessageError::Destination`], [`MessageError::Url`],
+    /// [`MessageError::Region`] or [`MessageError::Source`] for a value that is not valid.
     pub fn parse(bytes: &[u8]) -> Result<Run, MessageError> {
         let wire: Wire = parse(bytes)?;
         let is_put = match wire.kind.as_str() {
@@ -325,7 +330,7 @@ impl Run {
         })
     }
 
-    /// The message.
+    /// Formats the announcement as a message.
     pub fn to_bytes(&self) -> Vec<u8> {
         let StorePlace { bucket, prefix } = &self.to;
         let wire = Wire {
@@ -349,7 +354,7 @@ impl Run {
     }
 }
 
-/// A region becomes part of a host name.
+/// Checks a region, which becomes a part of a host name.
 fn region(text: &str) -> Result<String, MessageError> {
     let is_name = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
     match (1..=REGION_BYTES_MAX).contains(&text.len()) && is_name(text) {
@@ -358,7 +363,7 @@ fn region(text: &str) -> Result<String, MessageError> {
     }
 }
 
-/// An http or https URL; no other scheme parses.
+/// Parses an http or https URL; other schemes fail.
 fn url(text: &str) -> Result<Url, MessageError> {
     Url::parse(text).map_err(|source| MessageError::Url { url: shown(text), source })
 }

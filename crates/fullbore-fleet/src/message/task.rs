@@ -21,7 +21,7 @@ pub enum Kind {
     Part(Part),
 }
 
-/// The kinds in messages.
+/// Names of the kinds in messages.
 const FETCH: &str = "fetch";
 const PUT: &str = "put";
 const PART: &str = "part";
@@ -36,19 +36,20 @@ impl Kind {
     }
 }
 
-/// A part of a file that is put in parts. All parts but the last have the same size, so number and size tell the place.
+/// A part of a file that is uploaded in parts. All parts but the last have the same size, so number and size determine
+/// its range.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part {
     /// Id of the upload, given by the store.
     pub upload: String,
-    /// Number of the part, from 1.
+    /// Number of the part, counted from 1.
     pub number: u32,
-    /// Bytes of each part but the last.
+    /// Bytes of each part except the last.
     pub part_bytes: u64,
 }
 
 impl Part {
-    /// Where the part is in a file of this size; empty behind its end.
+    /// The range of the part in a file of this size; empty beyond its end.
     pub fn range(&self, size: u64) -> Range<u64> {
         let start = u64::from(self.number.saturating_sub(1)).saturating_mul(self.part_bytes).min(size);
         start..start.saturating_add(self.part_bytes).min(size)
@@ -70,18 +71,18 @@ impl Part {
     }
 }
 
-/// Parts of an object, and bytes of each part but the last ("Amazon S3 multipart upload limits").
+/// Most parts of an object, and least and most bytes of a part ("Amazon S3 multipart upload limits").
 const PARTS_MAX: u32 = 10_000;
 const PART_BYTES_MIN: u64 = 5 << 20;
 const PART_BYTES_MAX: u64 = 5 << 30;
 
-/// Longest id of an upload. Those of Amazon have about 130 letters.
+/// Longest id of an upload in bytes. Those of Amazon have about 130 letters.
 const UPLOAD_BYTES_MAX: usize = 1024;
 
-/// Longest ETag in a task: an MD5 sum and a number of parts have 38 letters. A planner leaves longer ones out.
+/// Longest ETag in a task, in bytes: an MD5 sum and a number of parts have 38 letters. A planner omits longer ones.
 pub const TAG_BYTES_MAX: usize = 64;
 
-/// Longest path of a file to put: that of a key of S3.
+/// Longest path of a file to put, in bytes: that of a key of S3.
 const PUT_PATH_BYTES_MAX: usize = 1024;
 
 /// Hexadecimal digits of a message id.
@@ -93,25 +94,26 @@ const SIGNED_NAMES: [&str; 3] = ["InRelease", "Release", "Release.gpg"];
 /// A file of a task.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Item {
-    /// Path below the root of the mirror or of the files to put, checked by [`Item::check`].
+    /// Path below the root of the mirror or of the files to put; [`Item::check`] checks it.
     pub path: String,
-    /// Size in bytes.
+    /// Size of the file in bytes.
     pub size: u64,
-    /// Hash of the content, from a signed index. Of a file to put: [`Item::version`].
+    /// SHA-256 of the content, from a signed index. For a file to put, the result of [`Item::version`].
     pub sha256: Sha256,
 }
 
 impl Item {
-    /// Stands for the content of a file to put, which the planner has not read. A worker refuses a file that has changed
-    /// since the planner saw it.
+    /// Stands for the content of a file to put, which the planner has not read. A worker refuses a file that has
+    /// changed since the planner saw it.
     pub fn version(size: u64, modified_s: i64, modified_ns: u32) -> Sha256 {
         Sha256::of(format!("{size} {modified_s} {modified_ns}").as_bytes())
     }
 
-    /// Whether a worker may be given this file.
+    /// Checks that a worker may receive this file in a task of this kind.
     ///
     /// # Errors
-    /// The reason: a path outside the root, a published path, or a size that no store takes.
+    /// [`MessageError::Path`] for a path outside the root, [`MessageError::Published`] for one that only the planner
+    /// writes, [`MessageError::Size`] for a file that no store accepts.
     pub fn check_for(&self, kind: &Kind) -> Result<(), MessageError> {
         match kind {
             Kind::Fetch => self.check(),
@@ -119,7 +121,7 @@ impl Item {
         }
     }
 
-    /// Files that people put have any names; only the parts of the path must not lead out of the root.
+    /// Files to put may have any names, but their paths must not lead out of the root.
     fn check_to_put(&self) -> Result<(), MessageError> {
         let fault = match self.path.as_str() {
             "" => Some(PathFault::Empty),
@@ -141,11 +143,13 @@ impl Item {
         Ok(())
     }
 
-    /// Whether a worker may be given this file of a mirror. Workers never write what the planner publishes: nothing below
-    /// `dists`, and no signed file. They write no file of fullbore's own either, because its names start with a dot.
+    /// Checks that a worker may receive this file of a mirror. Workers never write what the planner publishes: nothing
+    /// below `dists`, and no signed file. They write no file of fullbore's own either, as the names of those start with
+    /// a dot.
     ///
     /// # Errors
-    /// The reason: a path outside the mirror, a published path, or a size that no store takes.
+    /// [`MessageError::Path`] for a path outside the mirror, [`MessageError::Published`] for one that only the planner
+    /// writes, [`MessageError::Size`] for a file that no store accepts.
     pub fn check(&self) -> Result<(), MessageError> {
         path::check(&self.path).map_err(|fault| MessageError::Path(PathError { shown: shown(&self.path), fault }))?;
         let name = self.path.rsplit('/').next().unwrap_or(&self.path);
@@ -162,16 +166,16 @@ impl Item {
 /// Files that one worker fetches or reads, and stores.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Task {
-    /// What to do with them.
+    /// The work to do with the files.
     pub kind: Kind,
-    /// The run.
+    /// The run that the task belongs to.
     pub run: RunId,
     /// Round of the run, from 1. A later round repeats what the store lacks.
     pub round: u32,
     /// The files: one, or a pack of small ones.
     pub items: Vec<Item>,
-    /// What each object may replace, in a task to put files: an object of this ETag, or none if it is empty. `None`: any
-    /// object. An empty list stands for `None` everywhere.
+    /// For files to put, what each object may replace: an object with this ETag, or none if it is empty. `None` allows
+    /// any object. An empty list stands for `None` everywhere.
     pub replaces: Vec<Option<String>>,
 }
 
@@ -204,14 +208,16 @@ fn unknown_kind(bytes: &[u8]) -> Option<MessageError> {
 }
 
 impl Task {
-    /// Reads a message.
+    /// Parses a task, and checks it.
     ///
     /// # Errors
-    /// See [`MessageError`]; [`is_skew`](MessageError::is_skew) tells a later version from a hostile message.
+    /// [`MessageError::Newer`] or [`MessageError::Kind`] for a task of a later version, which
+    /// [`is_skew`](MessageError::is_skew) tells from a hostile message. [`MessageError::TooLarge`] or
+    /// [`MessageError::Json`] if it is not a task; the other variants for a value that is not valid.
     pub fn parse(bytes: &[u8]) -> Result<Task, MessageError> {
         let wire = match parse::<Wire>(bytes) {
             Ok(wire) => wire,
-            // Another kind may have other items, and is no broken message.
+            // A task of an unknown kind may have other items, and is not malformed.
             Err(MessageError::Json(error)) => return Err(unknown_kind(bytes).unwrap_or(MessageError::Json(error))),
             Err(error) => return Err(error),
         };
@@ -248,14 +254,15 @@ impl Task {
             return Err(MessageError::Tags);
         }
         let task = Task { kind, run, round, items, replaces };
-        // No overflow: 64 files of bounded size. A pack is held whole in memory, so its size must be the planner's.
+        // The sum cannot overflow: 64 files of bounded size. A pack is held in memory as a whole, so its size must be
+        // one that a planner makes.
         if task.items.len() > 1 && task.bytes() > PACK_BYTES_MAX {
             return Err(MessageError::Size { bytes: task.bytes(), count: task.items.len() });
         }
         Ok(task)
     }
 
-    /// The message.
+    /// Formats the task as a message.
     pub fn to_bytes(&self) -> Vec<u8> {
         let items = self.items.iter().map(|item| (item.path.clone(), item.size, item.sha256.to_string()));
         let part = match &self.kind {
@@ -268,8 +275,8 @@ impl Task {
         serde_json::to_vec(&wire).expect("text and numbers have a form in JSON")
     }
 
-    /// Id by which the queue recognises a repeated publication. The round is a part of it: a queue drops a message
-    /// whose id it has seen within an hour, even if that one was acknowledged, so requeued work needs another id.
+    /// Id by which the queue recognises a repeated publication. It includes the round: a queue drops a message whose id
+    /// it has seen within an hour, even if that one was acknowledged. So requeued work needs another id.
     pub fn id(&self) -> String {
         let mut hasher = Sha256Hasher::new();
         hasher.update(format!("{}\0{}\0", self.run, self.round).as_bytes());
@@ -285,7 +292,7 @@ impl Task {
         id
     }
 
-    /// Bytes that a worker moves for a file.
+    /// Bytes that a worker transfers for one file.
     pub fn bytes_of(&self, item: &Item) -> u64 {
         match &self.kind {
             Kind::Fetch | Kind::Put => item.size,
@@ -296,12 +303,12 @@ impl Task {
         }
     }
 
-    /// Bytes that a worker moves.
+    /// Bytes that a worker transfers for the task.
     pub fn bytes(&self) -> u64 {
         self.items.iter().map(|item| self.bytes_of(item)).sum()
     }
 
-    /// Class of the task. A worker sends several parts at once, whatever their size.
+    /// Class of the task. Parts are always of one class, as a worker sends several at once, whatever their size.
     pub fn class(&self) -> Class {
         let is_xl = !matches!(self.kind, Kind::Part(_)) && self.bytes() >= XL_BYTES_MIN;
         if is_xl { Class::Xl } else { Class::Large }

@@ -1,4 +1,4 @@
-//! Connecting: addresses, TLS, credentials.
+//! Connects to the server: addresses, TLS, credentials.
 
 use std::error::Error as _;
 use std::io;
@@ -16,13 +16,13 @@ use crate::settings::{ConnectError, Credentials, NatsSettings};
 /// A server that does not answer two of these is gone. The client library's default of a minute is too long for leases.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Limit for a connection with its handshakes.
+/// Time limit of a connection with its handshakes.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Longest pause between two attempts to reconnect: work that is held goes on meanwhile.
+/// Longest pause between two attempts to reconnect; workers continue with their tasks meanwhile.
 const RECONNECT_DELAY_MAX: Duration = Duration::from_secs(2);
 
-/// The server's address, once it is checked.
+/// Parses the server's address, which has been checked.
 fn server(settings: &NatsSettings) -> Result<ServerAddr, ConnectError> {
     settings.check()?;
     let parsed = ServerAddr::from_str(&settings.url).ok().filter(|server| !server.host().is_empty());
@@ -52,12 +52,12 @@ pub(super) async fn connect(settings: &NatsSettings) -> Result<(Client, Arc<Refu
         .require_tls(is_tls);
     match settings.tls()?.config(Offer::Nothing) {
         Ok(config) => options = options.tls_client_config((*config).clone()),
-        // A server may ask for TLS although its address does not; most do not.
+        // A server may require TLS although its address does not; most do not.
         Err(error) if is_tls => return Err(error.into()),
         Err(_) => {}
     }
     if !is_tls {
-        // A server on loopback may name others, which are not.
+        // A server on loopback may announce others, which are not on loopback.
         options = options.ignore_discovered_servers();
     }
     options = match &settings.credentials {
@@ -75,7 +75,7 @@ pub(super) async fn connect(settings: &NatsSettings) -> Result<(Client, Arc<Refu
     }
 }
 
-/// What a failed connection means for the person.
+/// Explains a failed connection to the user.
 fn explain(settings: &NatsSettings, host: &str, error: &async_nats::ConnectError) -> ConnectError {
     let (url, has_identity) = (settings.url.clone(), settings.certificate.is_some());
     match error.kind() {

@@ -1,7 +1,8 @@
 //! Keys with a time to live, in a bucket of JetStream.
 //!
-//! The client library has no renewal with a time to live, and its creation over the marker of an expired key forgets
-//! it: such a lease would last for ever. So a key is written here by one message with an expected revision.
+//! The client library cannot renew a key with a time to live. Its creation of a key over the marker of an expired one
+//! omits the time to live: such a lease would last for ever. So a key is written here by a single message with an
+//! expected revision.
 
 use std::time::Duration;
 
@@ -18,13 +19,13 @@ use crate::queue::{Entry, QueueError};
 /// Most keys of one listing; the server answers a request for the last message of each subject for at most 1024.
 const KEYS_MAX: usize = 1024;
 
-/// A server that has more of them says this.
+/// Status of a server that has more keys.
 const TOO_MANY: u16 = 413;
 
-/// End of a listing.
+/// Status at the end of a listing.
 const END_OF_BATCH: u16 = 204;
 
-/// What the subjects of requests for keys begin with.
+/// Prefix of the subjects for reading keys.
 pub(super) const READ: &str = "$JS.API.DIRECT.GET.KV_";
 
 pub(super) fn subject(key: &str) -> String {
@@ -60,7 +61,7 @@ impl NatsQueue {
         if let Some(revision) = self.write_key(key, value.clone(), 0, ttl).await? {
             return Ok(Some(revision));
         }
-        // Somebody has it, or an expired or removed one has left a marker.
+        // Another client has it, or an expired or removed one has left a marker.
         let marker = self.read(&subject(key)).await?.into_iter().find(is_marker);
         match marker.as_ref().and_then(revision) {
             Some(revision) => self.write_key(key, value, revision, ttl).await,

@@ -11,8 +11,8 @@ use super::{NatsQueue, REQUEST_TIMEOUT};
 use crate::queue::{Delivery, Held, QueueError};
 
 impl NatsQueue {
-    /// Asks for tasks: for those that wait now, or for one within `wait`. Reads until the server says that no more
-    /// comes, because a task that nobody reads is held until it lapses.
+    /// Requests tasks: those that wait now, or one within `wait`. Reads until the server reports the end, because a
+    /// delivered task that nobody reads is held until it lapses.
     pub(super) async fn pull_once(
         &self,
         subject: String,
@@ -36,7 +36,7 @@ impl NatsQueue {
         let mut held = Vec::new();
         while held.len() < max {
             let Ok(Some(answer)) = timeout_at(deadline, answers.next()).await else {
-                // What has come is ours all the same.
+                // The tasks that have arrived are ours all the same.
                 let silent = QueueError::Unreachable("no answer to a request for tasks".to_owned());
                 return if held.is_empty() { Err(silent) } else { Ok(held) };
             };

@@ -1,7 +1,7 @@
-//! What the server refuses beside its answers.
+//! Refusals that the server sends separately from its answers.
 //!
-//! A request without permission gets no answer, and a user who may not log in any more gets no connection. The server
-//! says either in a line that belongs to no request, which the client library passes on as an event.
+//! A request without permission gets no answer, and a user who may no longer log in gets no connection. The server
+//! reports both in a line that belongs to no request; the client library passes it on as an event.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,16 +9,17 @@ use std::time::{Duration, Instant};
 
 use async_nats::{ClientError, ConnectErrorKind, Event, ServerError};
 
-/// Time for which a server may refuse a user who was logged in. A server that starts may not know its accounts yet.
+/// Time for which a server may refuse a user who was logged in. A starting server may not know its accounts yet.
 const REFUSED_MAX: Duration = Duration::from_secs(30);
 
-/// Missing permissions that are remembered. A guess above the number of subjects that one worker uses at the same time.
+/// Most missing permissions that are remembered. A guess above the number of subjects that one worker uses at the same
+/// time.
 const PERMISSIONS_MAX: usize = 16;
 
-/// What the inboxes of planners and workers begin with.
+/// Prefix of the inboxes of planners and workers.
 const INBOX: &str = "_INBOX";
 
-/// Beginning of what the server says of a missing permission.
+/// Start of the server's text about a missing permission.
 const NO_PERMISSION: &str = "permissions violation";
 
 /// The refusals of one connection.
@@ -38,7 +39,7 @@ impl Refusals {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes an event of the connection.
+    /// Records an event of the connection.
     pub(super) fn hear(&self, now: Instant, event: &Event) {
         let mut heard = self.heard();
         match event {
@@ -48,7 +49,8 @@ impl Refusals {
             {
                 heard.login.get_or_insert(now);
             }
-            // Any other failure to connect: the server, or the way to it, is away, and refuses nobody.
+            // Any other failure to connect means that the server or the path to it is down, not that it refuses the
+            // user.
             Event::ClientError(ClientError::Other(_)) => heard.login = None,
             Event::ServerError(ServerError::Other(text)) if text.to_lowercase().starts_with(NO_PERMISSION) => {
                 heard.permissions.retain(|(_, known)| known != text);
@@ -68,7 +70,8 @@ impl Refusals {
         is_final.then(|| "the server does not accept the credentials any more".to_owned())
     }
 
-    /// The permission that was missing since then, for a request that uses subjects with these beginnings and an inbox.
+    /// The permission that has been missing since `since`, for a request that uses subjects with these prefixes and an
+    /// inbox.
     pub(super) fn permission(&self, since: Instant, subjects: &[&str]) -> Option<String> {
         // The server says: Permissions Violation for Publish to "fb.9c1f.q.l".
         let concerns = |text: &str| {

@@ -19,7 +19,7 @@ use crate::settings::BootstrapSettings;
 use crate::settings::Variant;
 
 /// Directory of the private configuration, relative to the root; removed at the end.
-pub const DIRECTORY: &str = "var/cache/apt/fullbore";
+pub(super) const DIRECTORY: &str = "var/cache/apt/fullbore";
 
 /// Status files: before the first packages, and after them.
 const STATUS_NONE: &str = "status-none";
@@ -28,39 +28,44 @@ const STATUS_FIRST: &str = "status-first";
 /// Directory of package files that apt fetches, below [`DIRECTORY`].
 const FETCHED: &str = "fetched";
 
-/// apt's helper, which checks what apt's own user may read.
+/// apt's helper, which checks whether apt's own user may read a file.
 const APT_HELPER: &str = "/usr/lib/apt/apt-helper";
 
 /// Programs of this machine's apt, with a configuration of their own for the root.
-pub struct PrivateApt<'a> {
+pub(super) struct PrivateApt<'a> {
     inside: &'a RootCommands<'a>,
     log: &'a Log,
     directory: PathBuf,
     configuration: PathBuf,
     /// Arguments of `--include` that may be files.
     include: &'a [String],
-    /// Nothing is fetched but indexes.
+    /// Whether this is a simulation: only indexes are fetched.
     simulates: bool,
 }
 
-/// Packages to install together.
+/// A set of packages that apt installs together, with the files and steps that it needs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Selection {
+pub(super) struct Selection {
     /// Package files, in the order of fetching.
     pub files: Vec<Wanted>,
     /// File names, in the order of unpacking.
     pub order: Vec<String>,
-    /// All steps of apt.
+    /// Steps of apt's simulation, in order.
     pub steps: Vec<Step>,
 }
 
 /// Options for apt's programs that restrict the packages; empty for all packages of the lists directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct AptOptions(pub Vec<OsString>);
+pub(super) struct AptOptions(pub Vec<OsString>);
 
 impl<'a> PrivateApt<'a> {
     /// Writes the configuration. The root already has its layout.
-    pub fn prepare(
+    ///
+    /// # Errors
+    ///
+    /// `Disk` if the directories, the keyring links or the configuration file cannot be written in the root, or a
+    /// keyring cannot be read.
+    pub(super) fn prepare(
         settings: &'a BootstrapSettings,
         inside: &'a RootCommands<'a>,
         log: &'a Log,
@@ -97,17 +102,17 @@ impl<'a> PrivateApt<'a> {
     }
 
     /// Path of the configuration, for `APT_CONFIG`.
-    pub fn configuration(&self) -> &Path {
+    pub(super) fn configuration(&self) -> &Path {
         &self.configuration
     }
 
     /// Command for a program of apt.
-    pub fn command(&self, program: &str) -> Command {
+    pub(super) fn command(&self, program: &str) -> Command {
         self.with(self.inside.plain(program))
     }
 
     /// Command for apt-get that runs dpkg: in a PID namespace of its own.
-    pub fn installing(&self, options: &AptOptions) -> Command {
+    pub(super) fn installing(&self, options: &AptOptions) -> Command {
         let mut command = self.with(self.inside.outside("apt-get"));
         command.args(&options.0);
         command
@@ -120,19 +125,27 @@ impl<'a> PrivateApt<'a> {
     }
 
     /// Directory for temporary files of apt.
-    pub fn directory(&self) -> &Path {
+    pub(super) fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Reads the configuration of apt.
-    pub fn dump(&self) -> Result<Configuration, CommandError> {
+    /// Runs `apt-config dump` and parses the configuration of apt.
+    ///
+    /// # Errors
+    ///
+    /// `Usage` if apt-config cannot be started or its output cannot be parsed, `Partial` if it fails.
+    pub(super) fn dump(&self) -> Result<Configuration, CommandError> {
         let mut command = self.command("apt-config");
         let dump = self.log.read(command.args(Configuration::DUMP), "apt-config dump")?;
         Configuration::from_dump(&dump).map_err(CommandError::usage)
     }
 
     /// Fetches and verifies the indexes with apt-get.
-    pub fn update(&self) -> Result<(), CommandError> {
+    ///
+    /// # Errors
+    ///
+    /// `Verification` if apt reports a bad signature, hash or size, otherwise `Network`.
+    pub(super) fn update(&self) -> Result<(), CommandError> {
         let mut command = self.command("apt-get");
         command.args(["update", "--error-on=any"]);
         self.log.run(&mut command, "apt-get update").map_err(|mut error| {
@@ -147,7 +160,13 @@ impl<'a> PrivateApt<'a> {
     }
 
     /// Selects the Essential packages and their dependencies; in the variant `custom` those of `--include`.
-    pub fn first(&self, settings: &BootstrapSettings, options: &AptOptions) -> Result<Selection, CommandError> {
+    ///
+    /// # Errors
+    ///
+    /// `Usage` if the sources have no matching package, `Partial` if apt-get fails. `Verification` or `Network` if apt
+    /// has to fetch a package file and cannot. `Internal` if apt's output cannot be parsed, `Disk` if the status file
+    /// cannot be written.
+    pub(super) fn first(&self, settings: &BootstrapSettings, options: &AptOptions) -> Result<Selection, CommandError> {
         let Some(requested) = PrivateApt::first_packages(settings) else { return Ok(Selection::default()) };
         let none = self.write_status(STATUS_NONE, "")?;
         let first = self.select(&requested, &none, options)?;
@@ -176,7 +195,7 @@ impl<'a> PrivateApt<'a> {
     }
 
     /// Packages to install after the first ones.
-    pub fn requested(settings: &BootstrapSettings) -> Vec<String> {
+    pub(super) fn requested(settings: &BootstrapSettings) -> Vec<String> {
         let mut requested = settings.include.clone();
         let priority = match settings.variant {
             Variant::Custom | Variant::Extract => return Vec::new(),
@@ -201,7 +220,13 @@ impl<'a> PrivateApt<'a> {
     }
 
     /// Selects the packages to install after `first`.
-    pub fn rest(
+    ///
+    /// # Errors
+    ///
+    /// `Partial` if apt-cache or apt-get fails, for example because of unmet dependencies. `Verification` or `Network`
+    /// if apt has to fetch a package file and cannot. `Internal` if apt's output cannot be parsed, `Disk` if the status
+    /// file cannot be written.
+    pub(super) fn rest(
         &self,
         first: &Selection,
         requested: &[String],
@@ -219,7 +244,7 @@ impl<'a> PrivateApt<'a> {
 
     /// Whether apt takes exactly the steps of these selections with all packages of the archive. Call it after
     /// [`PrivateApt::rest`].
-    pub fn confirms(
+    pub(super) fn confirms(
         &self,
         settings: &BootstrapSettings,
         first: &Selection,
@@ -259,8 +284,9 @@ impl<'a> PrivateApt<'a> {
         Ok(Selection { files, order, steps })
     }
 
-    /// The package files of apt's lines. Those for which the index has no SHA-256, such as with SHA-512 alone, apt fetches and
-    /// verifies itself, or refuses. They are then files of this machine.
+    /// Package files of the lines that `--print-uris` printed. apt itself fetches a file for which the index has no
+    /// SHA-256, for example only a SHA-512; it verifies the file or refuses it. Such a file is then a local file of
+    /// this machine.
     fn files(&self, uris: &str, options: &AptOptions) -> Result<Vec<Wanted>, CommandError> {
         let unknown = resolve::without_sha256(uris);
         if unknown.is_empty() {
@@ -272,7 +298,7 @@ impl<'a> PrivateApt<'a> {
         }
         let is_unknown = |name: &str| unknown.contains(&name);
         let hash_of = |uri: &str, name: &str| match is_unknown(name) {
-            // A simulation tells of steps alone: nothing is compared with this.
+            // A simulation shows steps only, so this hash is never compared.
             true if self.simulates => Some(Sha256::EMPTY),
             true => hash_of(&directory.join(name)).ok(),
             false => self.hash_of_included(uri),
@@ -298,7 +324,7 @@ impl<'a> PrivateApt<'a> {
         })
     }
 
-    /// The hash of a file of the user, for which no index has one.
+    /// Hash of a file that the user named; no index has one.
     fn hash_of_included(&self, uri: &str) -> Option<Sha256> {
         let path = local(uri)?;
         let is_named = self.include.iter().any(|name| Path::new(name) == path);
@@ -373,7 +399,7 @@ fn link_keyrings(keyrings: &[PathBuf], root: &Root) -> Result<(), CommandError> 
     let mut link = |file: &Path| {
         // apt requires these suffixes to match the content.
         let mut start = [0; 10];
-        let mut opened = fs::File::open(file).map_err(|error| CommandError::disk(file, &error))?;
+        let mut opened = fs::File::open(file).map_err(|error| CommandError::cannot("read", file, &error))?;
         let is_armored = opened.read(&mut start).is_ok_and(|count| &start[..count] == b"-----BEGIN");
         let ending = if is_armored { "asc" } else { "gpg" };
         number += 1;
@@ -382,7 +408,7 @@ fn link_keyrings(keyrings: &[PathBuf], root: &Root) -> Result<(), CommandError> 
     };
     for keyring in keyrings {
         if keyring.is_dir() {
-            let entries = fs::read_dir(keyring).map_err(|error| CommandError::disk(keyring, &error))?;
+            let entries = fs::read_dir(keyring).map_err(|error| CommandError::cannot("read", keyring, &error))?;
             let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
             let is_keyring = |file: &PathBuf| file.extension().is_some_and(|ending| ending == "gpg" || ending == "asc");
             files.retain(is_keyring);

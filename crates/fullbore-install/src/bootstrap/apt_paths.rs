@@ -34,7 +34,7 @@ impl BootstrapRun<'_> {
         let partial = [LISTS, ARCHIVES].map(|below| format!("{below}/partial"));
         for place in PLACES.into_iter().chain([DIRECTORY]).chain(partial.iter().map(String::as_str)) {
             let path = Path::new("/").join(place);
-            if !is_same_outside(root, &path).map_err(|error| CommandError::disk(&root.join(place), &error))? {
+            if !is_same_outside(root, &path).map_err(|error| CommandError::cannot("find", &root.join(place), &error))? {
                 return Err(CommandError::usage(format_args!("{}: a link leads out of the root", path.display()))
                     .context("apt, which works on the root from outside, would follow it")
                     .hint("make relative links in hooks and packages, or mount the directory"));

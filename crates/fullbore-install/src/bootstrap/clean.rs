@@ -7,7 +7,7 @@ use super::skips::Skips;
 use crate::root::{Root, RootError};
 use crate::skeleton::APT_WHILE_MADE;
 
-/// The user's steps, and what each removes.
+/// Steps that `--skip` can leave out, and the files that each step removes.
 const REMOVED: [(&str, &[&str]); 3] = [
     ("cleanup/mmdebstrap", &[APT_WHILE_MADE, DIRECTORY]),
     ("cleanup/apt/cache", &["var/cache/apt/pkgcache.bin", "var/cache/apt/srcpkgcache.bin"]),
@@ -25,7 +25,7 @@ const REMOVED: [(&str, &[&str]); 3] = [
     ),
 ];
 
-/// Emptied with the step `cleanup/reproducible`, so that the first boot creates it (machine-id(5)).
+/// File that the step `cleanup/reproducible` empties, so that the first boot fills it (machine-id(5)).
 const MACHINE_ID: &str = "etc/machine-id";
 
 /// Directories to empty, except these names.
@@ -38,7 +38,11 @@ const EMPTIED: [(&str, &str, &[&str]); 4] = [
 ];
 
 /// Removes logs, caches and identities from a root, as mmdebstrap does.
-pub fn clean(root: &Path, skips: &Skips) -> Result<(), RootError> {
+///
+/// # Errors
+///
+/// [`RootError`] if a file cannot be removed or emptied.
+pub(super) fn clean(root: &Path, skips: &Skips) -> Result<(), RootError> {
     let root = Root::open(root)?;
     for (_, names) in REMOVED.iter().filter(|(step, _)| !skips.has(step)) {
         names.iter().try_for_each(|name| root.remove(name).map(drop))?;

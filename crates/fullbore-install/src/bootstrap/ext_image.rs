@@ -1,7 +1,7 @@
 //! Packing a root as an image of an ext file system, with the tools of e2fsprogs.
 //!
-//! mke2fs copies the directory; debugfs then removes what is not of the root, and creates the devices: a user namespace
-//! cannot create any in the directory.
+//! mke2fs copies the directory. debugfs then removes files that do not belong to the root, and creates the devices,
+//! which a user namespace cannot create in the directory.
 
 use std::fs;
 use std::io::Write as _;
@@ -37,10 +37,14 @@ const DIRECTORY_TYPE: u32 = 0o040_000;
 const DEVICE_TYPE: u32 = 0o020_000;
 
 /// Entries of `/dev`: name, mode, kind.
-pub type Devices = Vec<(&'static str, u32, Kind)>;
+pub(super) type Devices = Vec<(&'static str, u32, Kind)>;
 
 /// Writes an image of the root into the file `part`. Without `devices`, `/dev` stays as it is.
-pub fn write(
+///
+/// # Errors
+///
+/// `Disk` if the root cannot be read. If mke2fs or debugfs fails, `Partial`, and `Usage` if it cannot be started.
+pub(super) fn write(
     version: ExtVersion,
     inside: &RootCommands<'_>,
     log: &Log,
@@ -48,7 +52,7 @@ pub fn write(
     part: &Path,
 ) -> Result<(), CommandError> {
     let root = inside.root();
-    let needs = Needs::of(root).map_err(|error| CommandError::disk(root, &error))?;
+    let needs = Needs::of(root).map_err(|error| CommandError::cannot("read", root, &error))?;
     let journal = if version == ExtVersion::Ext2 { 0 } else { JOURNAL_BYTES };
     let inodes = needs.inodes + SPARE_INODES;
     // A tenth for directories and the blocks that list those of large files.
@@ -65,7 +69,7 @@ pub fn write(
         }
     }
     if let Some(devices) = devices {
-        script.push_str(&removal(&root.join(DEV)).map_err(|error| CommandError::disk(root, &error))?);
+        script.push_str(&removal(&root.join(DEV)).map_err(|error| CommandError::cannot("read", root, &error))?);
         script.push_str(&creation(&devices));
     }
     edit(inside, log, part, &script)

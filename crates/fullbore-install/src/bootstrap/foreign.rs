@@ -31,7 +31,12 @@ const INTERPRETERS: [(&str, &str); 14] = [
 const RUNS_TOO: [(&str, &str); 3] = [("amd64", "i386"), ("arm64", "armhf"), ("arm64", "armel")];
 
 /// Checks that programs of the root's architecture run on this machine.
-pub fn check(settings: &BootstrapSettings) -> Result<(), CommandError> {
+///
+/// # Errors
+///
+/// `Usage` if the kernel cannot run them: the architecture is unknown, no interpreter of qemu-user is registered, or
+/// the kernel would look for the interpreter within the root.
+pub(super) fn check(settings: &BootstrapSettings) -> Result<(), CommandError> {
     let (own, wanted) = (native_architecture(), settings.architecture());
     if own == wanted || runs_too(own, wanted) {
         return Ok(());

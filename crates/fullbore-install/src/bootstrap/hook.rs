@@ -121,7 +121,7 @@ impl HookStarter<'_, '_> {
         }
         let number = self.run.hook_socket.pass_to(&mut command);
         command.env("MMDEBSTRAP_HOOKSOCK", number.to_string());
-        // It is the caller's: a hook may be a shell, or read what is piped into it.
+        // The stdin of the caller: a hook may be a shell, or may read a pipe.
         command.stdin(Stdio::inherit());
         command
     }

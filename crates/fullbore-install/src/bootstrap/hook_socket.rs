@@ -12,7 +12,7 @@ use crate::nosync::session::pass_on;
 
 /// The socket, and the thread that listens.
 #[derive(Debug)]
-pub struct HookSocket {
+pub(super) struct HookSocket {
     of_hooks: UnixStream,
     ours: UnixStream,
     listening: Option<JoinHandle<()>>,
@@ -22,8 +22,8 @@ impl HookSocket {
     /// Opens the socket and begins to listen.
     ///
     /// # Errors
-    /// There are no more descriptors, or threads.
-    pub fn open() -> io::Result<HookSocket> {
+    /// The system's error if the process has too many descriptors or threads.
+    pub(super) fn open() -> io::Result<HookSocket> {
         let (of_hooks, ours) = UnixStream::pair()?;
         let (from, to) = (ours.try_clone()?, ours.try_clone()?);
         let listen = move || {
@@ -36,8 +36,8 @@ impl HookSocket {
         Ok(HookSocket { of_hooks, ours, listening: Some(listening) })
     }
 
-    /// Gives the socket to a hook. Returns its number there.
-    pub fn pass_to(&self, command: &mut Command) -> i32 {
+    /// Passes the socket to the command of a hook; returns its descriptor number there.
+    pub(super) fn pass_to(&self, command: &mut Command) -> i32 {
         pass_on(command, self.of_hooks.as_fd());
         self.of_hooks.as_raw_fd()
     }
@@ -45,8 +45,9 @@ impl HookSocket {
     /// Runs a command that moves files, in this process.
     ///
     /// # Errors
-    /// Like [`helper::run`].
-    pub fn call(&self, call: &helper::Call<'_>) -> io::Result<()> {
+    /// The errors of [`helper::run`]: a malformed command, a file that cannot be read or written, or a failure at the
+    /// other end.
+    pub(super) fn call(&self, call: &helper::Call<'_>) -> io::Result<()> {
         helper::run(call, &mut Peer::new(&self.of_hooks, &self.of_hooks))
     }
 }

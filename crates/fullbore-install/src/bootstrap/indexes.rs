@@ -52,7 +52,11 @@ const UNDERSTOOD: [&str; 6] = [
 ];
 
 /// Creates the directories in which apt fetches indexes and packages.
-pub fn prepare(configuration: &Configuration, root: &Path) -> Result<(), CommandError> {
+///
+/// # Errors
+///
+/// `Disk` if a directory cannot be created or given to apt's user.
+pub(super) fn prepare(configuration: &Configuration, root: &Path) -> Result<(), CommandError> {
     let handle = Root::open(root)?;
     let user = configuration.get("APT::Sandbox::User").and_then(User::by_name);
     handle.create_directories(&format!("{ARCHIVES}/partial"), 0o755)?;
@@ -60,15 +64,24 @@ pub fn prepare(configuration: &Configuration, root: &Path) -> Result<(), Command
 }
 
 /// Creates the lock that apt leaves where it has fetched packages.
-pub fn lock_archives(files: &[Wanted], root: &Path) -> Result<(), CommandError> {
+///
+/// # Errors
+///
+/// `Disk` if the lock file cannot be written.
+pub(super) fn lock_archives(files: &[Wanted], root: &Path) -> Result<(), CommandError> {
     if files.is_empty() {
         return Ok(());
     }
     Ok(Root::open(root)?.write(&format!("{ARCHIVES}/lock"), LOCK_MODE, b"")?)
 }
 
-/// Fetches and verifies the indexes.
-pub fn refresh(
+/// Fetches and verifies the indexes: by fullbore's own update if that gives the same result, otherwise by apt-get.
+///
+/// # Errors
+///
+/// The errors of [`fullbore_apt::update::run`] or of [`PrivateApt::update`]. `Disk` if apt's directories cannot be
+/// created or changed.
+pub(super) fn refresh(
     settings: &BootstrapSettings,
     network: NetworkSettings,
     apt: &PrivateApt<'_>,
@@ -148,15 +161,19 @@ impl Events for Within<'_> {
 }
 
 /// Writes indexes with only the dependency closure of the wanted packages. `None` if apt must use all packages: early
-/// hooks cannot run twice, and a pattern is no plain name.
-pub fn cut(
+/// hooks cannot run twice, and a pattern is not a plain name.
+///
+/// # Errors
+///
+/// `Disk` if an index cannot be read or written, or a link to a signed file cannot be created.
+pub(super) fn cut(
     settings: &BootstrapSettings,
     apt: &PrivateApt<'_>,
     configuration: &Configuration,
     root: &Path,
 ) -> Result<Option<AptOptions>, CommandError> {
     let is_early = |hook: &Hook| matches!(hook.moment, Moment::Setup | Moment::Extract);
-    // A simulation asks once, and no index knows the dependencies of a file.
+    // A simulation asks apt only once, and no index has the dependencies of a local file.
     let is_path = |name: &String| name.starts_with('/');
     if settings.simulate || settings.hooks.iter().any(is_early) || settings.include.iter().any(is_path) {
         return Ok(None);

@@ -1,7 +1,7 @@
 //! Packing a root as an OCI image with one layer: a layout directory, or an archive of one.
 //!
 //! [`Image::write_archive`] and [`Image::write_layout`] write the layer first, because the other files contain its
-//! hashes. The layer is the same tar archive that `--format tar` makes.
+//! hashes. The layer is the same tar archive that `--format tar` creates.
 
 mod documents;
 mod facts;
@@ -29,19 +29,19 @@ pub use platform::Platform;
 /// Name of the unfinished image in the root, which packing leaves out.
 pub const UNFINISHED: &str = ".fullbore-image";
 
-/// Name of the layer while its hash is not known.
+/// Temporary name of the layer until its hash is known.
 const UNNAMED_LAYER: &str = "blobs/sha256/.layer";
 
 /// Mode of files in an archive.
 const FILE_MODE: u32 = 0o644;
 
-/// Writes the layer's tar archive.
+/// Callback that writes the layer's tar archive.
 pub type Fill<'a> = dyn FnMut(&mut dyn Write) -> Result<(), CommandError> + 'a;
 
 /// Checks the settings of an image before anything is fetched.
 ///
 /// # Errors
-/// The time is beyond the calendar.
+/// `Usage` if `SOURCE_DATE_EPOCH` is beyond the calendar.
 pub fn check(settings: &BootstrapSettings, events: &mut dyn Events) -> Result<(), CommandError> {
     let Format::Oci(image) = &settings.format else { return Ok(()) };
     if let Some(epoch) = settings.epoch {
@@ -58,7 +58,7 @@ pub fn check(settings: &BootstrapSettings, events: &mut dyn Events) -> Result<()
     Ok(())
 }
 
-/// An image to write.
+/// An image to write: the facts about its root, and the settings of its layer.
 #[derive(Debug)]
 pub struct Image {
     facts: Facts,
@@ -70,7 +70,8 @@ impl Image {
     /// An image of this root, which has its final content.
     ///
     /// # Errors
-    /// The root contains names that images use for deleted files.
+    /// `Usage` if the root contains a name that images use for deleted files, or `mtime` is beyond the calendar. `Disk`
+    /// if a directory cannot be read.
     pub fn of_root(
         settings: &BootstrapSettings,
         image: &OciSettings,
@@ -86,9 +87,9 @@ impl Image {
     /// Writes an archive of a layout into an empty file that can be written at any offset.
     ///
     /// # Errors
-    /// Those of `fill`, or the file cannot be written.
+    /// The errors of `fill`, or `Disk` if the file cannot be written.
     pub fn write_archive(&self, mut file: &File, path: &Path, fill: &mut Fill<'_>) -> Result<(), CommandError> {
-        let disk = |error: std::io::Error| CommandError::disk(path, &error);
+        let disk = |error: std::io::Error| CommandError::cannot("write", path, &error);
         let mut before = Vec::new();
         for directory in ["blobs/", "blobs/sha256/"] {
             before.extend(header(directory, 0o755, Kind::Directory, self.mtime));
@@ -114,9 +115,9 @@ impl Image {
     /// Writes a layout into a directory that does not exist, with everything on the disk.
     ///
     /// # Errors
-    /// Those of `fill`, or the directory cannot be written.
+    /// The errors of `fill`, or `Disk` if the directory cannot be written.
     pub fn write_layout(&self, directory: &Path, fill: &mut Fill<'_>) -> Result<(), CommandError> {
-        let disk = |path: &Path, error: &std::io::Error| CommandError::disk(path, error);
+        let disk = |path: &Path, error: &std::io::Error| CommandError::cannot("write", path, error);
         let directories = ["blobs/sha256", "blobs", ""].map(|name| directory.join(name));
         for path in directories.iter().rev() {
             fs::create_dir(path).map_err(|error| disk(path, &error))?;
@@ -151,9 +152,9 @@ fn internal(error: serde_json::Error) -> CommandError {
 /// Creates the file for an archive that goes to stdout. It has no name in the root, and ends with the process.
 ///
 /// # Errors
-/// The file cannot be created.
+/// `Disk` if the file cannot be created or its name cannot be removed.
 pub fn nameless_file(path: &Path) -> Result<File, CommandError> {
-    let disk = |error: std::io::Error| CommandError::disk(path, &error);
+    let disk = |error: std::io::Error| CommandError::cannot("create", path, &error);
     // The root may be open to others, and the archive contains files that only root may read.
     let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path).map_err(disk)?;
     fs::remove_file(path).map_err(disk)?;

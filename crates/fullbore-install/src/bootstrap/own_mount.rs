@@ -1,4 +1,4 @@
-//! The mounts of a run, where its namespaces are not as usual.
+//! A mount of the root on itself, for runs whose namespaces are not as usual.
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
@@ -11,9 +11,9 @@ use crate::settings::Namespaces;
 
 /// A mount of the root on itself, if mounts in the root would otherwise be seen outside.
 ///
-/// In a chroot whose `/` is no mount point, a mount namespace of its own shares new mounts with the caller's.
+/// In a chroot whose `/` is not a mount point, a mount namespace of its own shares new mounts with the caller's.
 #[derive(Debug)]
-pub struct OwnMount {
+pub(super) struct OwnMount {
     root: PathBuf,
     is_mounted: Cell<bool>,
 }
@@ -22,11 +22,12 @@ impl OwnMount {
     /// Mounts the root on itself if needed.
     ///
     /// # Errors
-    /// The kernel refuses it.
-    pub fn of(root: &Path, namespaces: Namespaces) -> Result<OwnMount, CommandError> {
+    /// `Disk` with the context `mount --bind` if the kernel refuses the mount or its propagation.
+    pub(super) fn of(root: &Path, namespaces: Namespaces) -> Result<OwnMount, CommandError> {
         let own = OwnMount { root: root.to_owned(), is_mounted: Cell::new(false) };
         if namespaces == Namespaces::Shared {
-            let failed = |error: rustix::io::Errno| CommandError::disk(root, &error.into()).context("mount --bind");
+            let failed =
+                |error: rustix::io::Errno| CommandError::cannot("mount", root, &error.into()).context("mount --bind");
             rustix::mount::mount_bind(root, root).map_err(failed)?;
             own.is_mounted.set(true);
             rustix::mount::mount_change(root, MountPropagationFlags::PRIVATE).map_err(failed)?;
@@ -34,8 +35,8 @@ impl OwnMount {
         Ok(own)
     }
 
-    /// Unmounts it.
-    pub fn end(&self) {
+    /// Unmounts the root from itself, if it was mounted.
+    pub(super) fn end(&self) {
         if self.is_mounted.replace(false) {
             // Nothing depends on it any more; it ends with the last process at the latest.
             let _ = rustix::mount::unmount(&self.root, UnmountFlags::DETACH);
@@ -50,7 +51,7 @@ impl Drop for OwnMount {
 }
 
 /// What the user should know of a run in the namespaces of its caller.
-pub fn without_namespaces() -> String {
+pub(super) fn without_namespaces() -> String {
     let may_mount =
         rustix::thread::capabilities(None).is_ok_and(|own| own.effective.contains(CapabilitySet::SYS_ADMIN));
     let missing = if may_mount {

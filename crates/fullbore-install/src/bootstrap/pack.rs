@@ -42,13 +42,13 @@ const DEVICES: [(&str, u32, Kind); 15] = [
 ];
 
 /// Names in a root that no packed form contains.
-pub const LEFT_OUT: [&str; 3] = ["lost+found", MARKER, oci::UNFINISHED];
+pub(super) const LEFT_OUT: [&str; 3] = ["lost+found", MARKER, oci::UNFINISHED];
 
-/// The directory of [`DEVICES`].
-pub const DEV: &str = "dev";
+/// The directory of [`DEVICES`], relative to the root.
+pub(super) const DEV: &str = "dev";
 
 /// The entries of `/dev` that are written instead of those of the root, if any are.
-pub fn devices(skips: &Skips) -> Option<impl Iterator<Item = (&'static str, u32, Kind)>> {
+pub(super) fn devices(skips: &Skips) -> Option<impl Iterator<Item = (&'static str, u32, Kind)>> {
     let without_nodes = skips.has("output/mknod");
     let is_written = move |kind: &Kind| !(without_nodes && matches!(kind, Kind::Device(..)));
     (!skips.has("output/dev")).then(|| DEVICES.into_iter().filter(move |(_, _, kind)| is_written(kind)))
@@ -68,7 +68,12 @@ fn clear_devices(root: &Path) -> Result<(), CommandError> {
 
 /// Packs a root; the target appears when it is complete and on the disk. A stream gets a tar archive as it is made, and
 /// an image when it is complete. `packed_bytes` grows meanwhile.
-pub fn pack(
+///
+/// # Errors
+///
+/// `Disk` if the root cannot be read or the result cannot be written. If tar, a compressor, mksquashfs or mke2fs fails,
+/// `Partial`, and `Usage` if it cannot be started. For an image also the errors of its documents.
+pub(super) fn pack(
     settings: &BootstrapSettings,
     inside: &RootCommands<'_>,
     log: &Log,
@@ -79,7 +84,7 @@ pub fn pack(
         clear_devices(inside.root())?;
     }
     let packing = Packing { inside, log, mtime, skips: &settings.skips, packed_bytes };
-    let failed = |error: std::io::Error| CommandError::disk(&settings.target, &error);
+    let failed = |error: std::io::Error| CommandError::cannot("write", &settings.target, &error);
     match (&settings.format, &settings.stream) {
         (Format::Oci(image), stream) => {
             let written = Image::of_root(settings, image, inside.root(), mtime, cores())?;
@@ -107,7 +112,7 @@ pub fn pack(
     }
 }
 
-/// The path and the file of a stream. The program at the other end of a FIFO is waited for.
+/// The path and the open file of a stream. Opening a FIFO waits for the program at its other end.
 fn opened(to: &StreamTo) -> Result<Option<(PathBuf, File)>, CommandError> {
     let stdout = PathBuf::from("stdout");
     let (path, file) = match to {
@@ -115,13 +120,13 @@ fn opened(to: &StreamTo) -> Result<Option<(PathBuf, File)>, CommandError> {
         StreamTo::Stdout(file) => (stdout, file.try_clone()),
         StreamTo::File(path) => (path.clone(), File::options().write(true).open(path)),
     };
-    let file = file.map_err(|error| CommandError::disk(&path, &error))?;
+    let file = file.map_err(|error| CommandError::cannot("open", &path, &error))?;
     Ok(Some((path, file)))
 }
 
 /// Writes a file under a temporary name, and names it when it is on the disk. If `write` fails, the file is removed.
 fn to_file(target: &Path, write: impl FnOnce(&Output) -> Result<(), CommandError>) -> Result<(), CommandError> {
-    let failed = |error: std::io::Error| CommandError::disk(target, &error);
+    let failed = |error: std::io::Error| CommandError::cannot("write", target, &error);
     let output = Output::begin(target, FOR_ALL).map_err(failed)?;
     write(&output)?;
     synced(output.file(), "target")?;
@@ -151,7 +156,7 @@ impl Packing<'_> {
         path: &Path,
         mut output: File,
     ) -> Result<(), CommandError> {
-        let disk = |error: std::io::Error| CommandError::disk(path, &error);
+        let disk = |error: std::io::Error| CommandError::cannot("write", path, &error);
         let Some(Compressor { tool: Tool { program, .. }, options, .. }) = compressor else {
             self.tar(path, &mut output)?;
             return output.flush().map_err(disk);
@@ -172,7 +177,7 @@ impl Packing<'_> {
 
     /// Writes a tar archive. Errors call its destination `path`.
     fn tar(&self, path: &Path, to: &mut dyn std::io::Write) -> Result<(), CommandError> {
-        let disk = |error: std::io::Error| CommandError::disk(path, &error);
+        let disk = |error: std::io::Error| CommandError::cannot("write", path, &error);
         let devices = devices(self.skips);
         let excluded = LEFT_OUT.into_iter().chain(devices.is_some().then_some(DEV));
         for (name, mode, kind) in devices.into_iter().flatten() {
@@ -189,7 +194,7 @@ impl Packing<'_> {
         let mut tar = tar.spawn().map_err(|error| not_started(TAR.program, &error))?;
         let mut from = tar.stdout.take().ok_or_else(no_pipe)?;
         let copied = std::io::copy(&mut from, &mut Counting { to, bytes: self.packed_bytes });
-        // Where nothing more can be written, it would wait for ever.
+        // With the pipe open, tar would wait for ever once nobody reads.
         drop(from);
         let status = tar.wait().map_err(disk)?;
         copied.map_err(disk)?;
@@ -199,12 +204,12 @@ impl Packing<'_> {
     /// Writes an image to a stream when it is complete: its first file contains the hash of the layer.
     fn image_to_stream(&self, image: &Image, to: &StreamTo) -> Result<(), CommandError> {
         let path = self.inside.root().join(oci::UNFINISHED);
-        let disk = |error: std::io::Error| CommandError::disk(&path, &error);
+        let disk = |error: std::io::Error| CommandError::cannot("read", &path, &error);
         let mut archive = oci::nameless_file(&path)?;
         image.write_archive(&archive, &path, &mut |to| self.tar(&path, to))?;
         archive.rewind().map_err(disk)?;
         let Some((path, mut output)) = opened(to)? else { return Ok(()) };
-        let failed = |error: std::io::Error| CommandError::disk(&path, &error);
+        let failed = |error: std::io::Error| CommandError::cannot("write to", &path, &error);
         std::io::copy(&mut archive, &mut output).map_err(failed)?;
         output.flush().map_err(failed)
     }
@@ -239,7 +244,7 @@ impl Packing<'_> {
         let unfinished = self.inside.root().join(oci::UNFINISHED);
         image.write_layout(&unfinished, &mut |to| self.tar(&unfinished, to))?;
         let place = layout_place(target)?;
-        let failed = |error: std::io::Error| CommandError::disk(&place, &error);
+        let failed = |error: std::io::Error| CommandError::cannot("write", &place, &error);
         // An empty directory is replaced; one that somebody filled meanwhile is not.
         std::fs::rename(&unfinished, &place).map_err(failed)?;
         synced(&File::open(place.parent().unwrap_or(Path::new("/"))).map_err(failed)?, "directory")

@@ -16,7 +16,7 @@ use crate::installing::unpacker::Unpacker;
 use crate::relay::Relay;
 use crate::resolve::Wanted;
 
-/// The paths are outside of the root.
+/// Environment variables that name paths outside of the root.
 const OUTSIDE_ONLY: [&str; 2] = ["APT_CONFIG", "TMPDIR"];
 
 impl BootstrapRun<'_> {
@@ -54,7 +54,7 @@ impl BootstrapRun<'_> {
         let mut server = DpkgServer::new(root, unpacker, elsewhere, self.settings.epoch);
         let served = server.serve(&relay, &mut child, record, events);
         if served.is_err() {
-            // It would wait for input.
+            // apt-get would wait for input.
             let _ = child.kill();
             let _ = child.wait();
         }

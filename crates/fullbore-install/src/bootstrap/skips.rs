@@ -33,11 +33,11 @@ const STEPS: [&str; 27] = [
     "tar-in/mknod",
 ];
 
-/// No step has this name.
+/// Error for a name that is not a step of a bootstrap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnknownStep;
 
-/// Steps to leave out.
+/// Set of steps that a bootstrap leaves out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Skips(BTreeSet<&'static str>);
 
@@ -45,7 +45,7 @@ impl Skips {
     /// Adds a step, or a group of steps.
     ///
     /// # Errors
-    /// No step has this name.
+    /// [`UnknownStep`] if no step has this name.
     pub fn add(&mut self, name: &str) -> Result<(), UnknownStep> {
         let step = STEPS.iter().find(|step| **step == name).ok_or(UnknownStep)?;
         self.0.insert(step);
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_group_has_its_steps() {
+    fn a_group_covers_its_steps() {
         let mut skips = Skips::default();
         for name in ["cleanup/apt", "output/mknod"] {
             skips.add(name).unwrap();

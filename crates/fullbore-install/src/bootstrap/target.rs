@@ -17,7 +17,7 @@ use rustix::fs::{Access, AtFlags, Mode, OFlags};
 use crate::settings::{BootstrapSettings, Format, OciContainer, OciSettings};
 
 /// Name of the marker in an incomplete root.
-pub const MARKER: &str = ".fullbore-unfinished";
+pub(super) const MARKER: &str = ".fullbore-unfinished";
 const MARKER_TEXT: &str = "This root is being made by `fullbore bootstrap`, or was not finished. Run it again.\n";
 
 /// Prefix of the names of temporary roots.
@@ -28,7 +28,7 @@ const LOST_FOUND: &str = "lost+found";
 
 /// A locked directory for a new root.
 #[derive(Debug)]
-pub struct TargetDirectory {
+pub(super) struct TargetDirectory {
     root: PathBuf,
     lock: File,
     /// Whether the user's content is there, and stays. Then there is no marker, by which a later run would clear it.
@@ -37,7 +37,12 @@ pub struct TargetDirectory {
 
 impl TargetDirectory {
     /// Creates and locks the directory; removes an unfinished root in it.
-    pub fn open(settings: &BootstrapSettings) -> Result<TargetDirectory, CommandError> {
+    ///
+    /// # Errors
+    ///
+    /// `Usage` if the target is not a directory, is not empty, is on a file system without programs, or cannot take the
+    /// result. `Locked` if another run makes this root. `Disk` if a directory cannot be created or changed.
+    pub(super) fn open(settings: &BootstrapSettings) -> Result<TargetDirectory, CommandError> {
         let root = match (&settings.format, &settings.stream) {
             (Format::Dir, _) => settings.target.clone(),
             (_, Some(stream)) => fresh(&stream.root_below, OsStr::new(NAME))
@@ -55,17 +60,19 @@ impl TargetDirectory {
         TargetDirectory::take(&root, settings.skips.has("check/empty") && settings.format == Format::Dir)
     }
 
-    /// With `may_have_content`, content that is no unfinished root stays.
+    /// Creates and locks the directory. With `may_have_content`, content other than an unfinished root stays.
     fn take(root: &Path, may_have_content: bool) -> Result<TargetDirectory, CommandError> {
         runs_programs(root)?;
-        if root.is_symlink() && !temporary::may_follow(root).map_err(|error| CommandError::disk(root, &error))? {
+        if root.is_symlink()
+            && !temporary::may_follow(root).map_err(|error| CommandError::cannot("read", root, &error))?
+        {
             return Err(link_of_another(root));
         }
         if root.symlink_metadata().is_ok() && !root.is_dir() {
-            return Err(CommandError::usage(format_args!("{}: exists and is no directory", root.display()))
+            return Err(CommandError::usage(format_args!("{}: exists and is not a directory", root.display()))
                 .hint("name an empty or new directory, or pass --format tar or squashfs"));
         }
-        let disk = |error: std::io::Error| CommandError::disk(root, &error);
+        let disk = |error: std::io::Error| CommandError::cannot("create", root, &error);
         fs::create_dir_all(root).map_err(disk)?;
         let root = root.canonicalize().map_err(disk)?;
         let lock = File::open(&root).map_err(disk)?;
@@ -83,7 +90,7 @@ impl TargetDirectory {
         // Until now another user may have owned it.
         place.begin_anew()?;
         let marker = place.root.join(MARKER);
-        let disk = |error: std::io::Error| CommandError::disk(&marker, &error);
+        let disk = |error: std::io::Error| CommandError::cannot("write", &marker, &error);
         // It is left from an unfinished root, or is a link, which must not be followed.
         let _ = fs::remove_file(&marker);
         let mut file = File::create_new(&marker).map_err(disk)?;
@@ -93,26 +100,26 @@ impl TargetDirectory {
         Ok(place)
     }
 
-    /// Gives the directory to root with the mode 0755, that of `/` in base-files. Another user, or mktemp, may have
+    /// Gives the directory to root with the mode 0755, which `/` has in base-files. Another user, or mktemp, may have
     /// created it.
     fn become_roots(&self) -> Result<(), CommandError> {
-        let disk = |error: std::io::Error| CommandError::disk(&self.root, &error);
+        let disk = |error: std::io::Error| CommandError::cannot("change the owner of", &self.root, &error);
         std::os::unix::fs::fchown(&self.lock, Some(0), Some(0)).map_err(disk)?;
         self.lock.set_permissions(fs::Permissions::from_mode(0o755)).map_err(disk)
     }
 
     /// Whether the directory can be cleared for another attempt.
-    pub fn can_begin_anew(&self) -> bool {
+    pub(super) fn can_begin_anew(&self) -> bool {
         !self.has_content
     }
 
-    /// Canonical path of the directory.
-    pub fn root(&self) -> &Path {
+    /// Canonical path of the root directory.
+    pub(super) fn root(&self) -> &Path {
         &self.root
     }
 
     fn entries(&self) -> Result<Vec<PathBuf>, CommandError> {
-        let disk = |error: std::io::Error| CommandError::disk(&self.root, &error);
+        let disk = |error: std::io::Error| CommandError::cannot("read", &self.root, &error);
         let entries = fs::read_dir(&self.root).map_err(disk)?;
         let mut paths = Vec::new();
         for entry in entries {
@@ -127,7 +134,12 @@ impl TargetDirectory {
     }
 
     /// Removes an unfinished root; refuses other content.
-    pub fn begin_anew(&self) -> Result<(), CommandError> {
+    ///
+    /// # Errors
+    ///
+    /// `Usage` if the directory has content that is not an unfinished root, or something is mounted in it. `Disk` if a
+    /// file cannot be read or removed.
+    pub(super) fn begin_anew(&self) -> Result<(), CommandError> {
         let entries = self.entries()?;
         let marker = self.root.join(MARKER);
         if entries.is_empty() {
@@ -158,29 +170,33 @@ impl TargetDirectory {
         }
     }
 
-    /// Removes the root.
+    /// Removes the root with all its content.
     ///
     /// # Errors
-    /// Something is mounted in it, or it cannot be removed.
-    pub fn discard(self) -> Result<(), CommandError> {
+    /// `Usage` if something is mounted in the root, `Disk` if it cannot be removed.
+    pub(super) fn discard(self) -> Result<(), CommandError> {
         self.has_no_mounts()?;
         remove(&self.root)
     }
 
     /// Removes the marker: the root is complete.
-    pub fn complete(&self) -> Result<(), CommandError> {
+    ///
+    /// # Errors
+    ///
+    /// `Disk` if the marker cannot be removed.
+    pub(super) fn complete(&self) -> Result<(), CommandError> {
         if self.has_content {
             return Ok(());
         }
         let marker = self.root.join(MARKER);
-        fs::remove_file(&marker).map_err(|error| CommandError::disk(&marker, &error))
+        fs::remove_file(&marker).map_err(|error| CommandError::cannot("remove", &marker, &error))
     }
 }
 
-/// Checks that the target file can be written at the end: in the directory of its name, where the root is made, and
-/// in the one that a link leads to.
+/// Checks that the target file can be written at the end: in its own directory, where the root is made, and in the
+/// directory that a link leads to.
 fn takes_a_file(target: &Path) -> Result<(), CommandError> {
-    let led_to = output::place(target).map_err(|error| CommandError::disk(target, &error))?;
+    let led_to = output::place(target).map_err(|error| CommandError::cannot("write", target, &error))?;
     is_writable_in(target, &[target, &led_to])
 }
 
@@ -193,16 +209,16 @@ fn is_writable_in(target: &Path, paths: &[&Path]) -> Result<(), CommandError> {
                 .hint("create it first"));
         }
         rustix::fs::access(directory, Access::WRITE_OK | Access::EXEC_OK)
-            .map_err(|error| CommandError::disk(directory, &error.into()))?;
+            .map_err(|error| CommandError::cannot("write into", directory, &error.into()))?;
     }
     Ok(())
 }
 
 /// Checks that the file system allows programs. For a missing root its existing parent directory counts.
 fn runs_programs(root: &Path) -> Result<(), CommandError> {
-    let root = std::path::absolute(root).map_err(|error| CommandError::disk(root, &error))?;
+    let root = std::path::absolute(root).map_err(|error| CommandError::cannot("find", root, &error))?;
     let Some(there) = root.ancestors().find(|path| path.exists()) else { return Ok(()) };
-    let status = rustix::fs::statvfs(there).map_err(|error| CommandError::disk(there, &error.into()))?;
+    let status = rustix::fs::statvfs(there).map_err(|error| CommandError::cannot("read", there, &error.into()))?;
     if !status.f_flag.contains(rustix::fs::StatVfsMountFlags::NOEXEC) {
         return Ok(());
     }
@@ -211,20 +227,20 @@ fn runs_programs(root: &Path) -> Result<(), CommandError> {
         .hint("make the root elsewhere (set TMPDIR for an archive on stdout), or mount this without noexec"))
 }
 
-/// Where a layout that is to be at `target` may be put by a rename: there, or where a link there leads.
+/// Path to which a finished layout is renamed: the target, or the place that a link there leads to.
 ///
 /// # Errors
-/// Something else than an empty directory is there, or it is the root of a file system. A layout is never added to
-/// another one.
-pub fn layout_place(target: &Path) -> Result<PathBuf, CommandError> {
-    let disk = |error: std::io::Error| CommandError::disk(target, &error);
+/// `Usage` if a file or a non-empty directory is there, or if it is the root of a file system. A layout is never added
+/// to an existing one.
+pub(super) fn layout_place(target: &Path) -> Result<PathBuf, CommandError> {
+    let disk = |error: std::io::Error| CommandError::cannot("read", target, &error);
     let Ok(status) = target.symlink_metadata() else { return Ok(target.to_owned()) };
     if status.is_symlink() && !temporary::may_follow(target).map_err(disk)? {
         return Err(link_of_another(target));
     }
     let place = target.canonicalize().map_err(disk)?;
     if !place.is_dir() {
-        return Err(CommandError::usage(format_args!("{}: exists and is no directory", target.display()))
+        return Err(CommandError::usage(format_args!("{}: exists and is not a directory", target.display()))
             .hint("name an empty or new directory, or a file that ends in .tar"));
     }
     if fs::read_dir(&place).map_err(disk)?.next().is_some() {
@@ -255,7 +271,7 @@ fn fresh_beside(target: &Path) -> Result<PathBuf, CommandError> {
 /// Creates a directory with a random name: in a world-writable directory an existing one may belong to another user.
 fn fresh(below: &Path, begin: &OsStr) -> Result<PathBuf, CommandError> {
     runs_programs(below)?;
-    temporary::directory(below, begin).map_err(|error| CommandError::disk(below, &error))
+    temporary::directory(below, begin).map_err(|error| CommandError::cannot("create a directory in", below, &error))
 }
 
 /// Removes the unfinished roots that killed runs for the same archive left.
@@ -263,7 +279,7 @@ fn fresh(below: &Path, begin: &OsStr) -> Result<PathBuf, CommandError> {
 /// # Errors
 /// Another run makes the archive, or a root cannot be removed.
 fn clear_abandoned(below: &Path, begin: &OsStr) -> Result<(), CommandError> {
-    let disk = |error: std::io::Error| CommandError::disk(below, &error);
+    let disk = |error: std::io::Error| CommandError::cannot("read", below, &error);
     for entry in fs::read_dir(below).map_err(disk)? {
         let entry = entry.map_err(disk)?;
         let path = entry.path();
@@ -302,7 +318,7 @@ fn beside(target: &Path) -> OsString {
 fn remove(path: &Path) -> Result<(), CommandError> {
     let is_directory = path.symlink_metadata().is_ok_and(|status| status.is_dir());
     let removed = if is_directory { fs::remove_dir_all(path) } else { fs::remove_file(path) };
-    removed.map_err(|error| CommandError::disk(path, &error))
+    removed.map_err(|error| CommandError::cannot("remove", path, &error))
 }
 
 #[cfg(test)]

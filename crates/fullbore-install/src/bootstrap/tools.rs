@@ -11,23 +11,23 @@ use crate::settings::Format;
 /// A program and its Debian package.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tool {
-    /// Name of the program.
+    /// Name of the program in the search path.
     pub program: &'static str,
     package: &'static str,
 }
 
-/// Program for archives.
+/// Program that makes tar archives.
 pub const TAR: Tool = Tool { program: "tar", package: "tar" };
 
-/// Program for squashfs images.
+/// Program that makes squashfs images.
 pub const MKSQUASHFS: Tool = Tool { program: "mksquashfs", package: "squashfs-tools" };
 
-/// The program that makes images of file systems.
+/// Program that makes ext file system images.
 pub const MKE2FS: Tool = Tool { program: "mke2fs", package: "e2fsprogs" };
-/// The one that changes them.
+/// Program that changes ext file system images.
 pub const DEBUGFS: Tool = Tool { program: "debugfs", package: "e2fsprogs" };
 
-/// A compressor for archives.
+/// A compressor for tar archives, chosen by the extension of the target.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Compressor {
     /// Extensions of archives.

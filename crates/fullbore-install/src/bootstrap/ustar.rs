@@ -1,17 +1,17 @@
-//! Headers of tar archives that fullbore writes itself: the devices of a root, and the files of an OCI archive.
+//! Headers of tar archives that fullbore writes itself: for the devices of a root, and for the files of an OCI archive.
 
 /// Size of headers, and of the blocks that content is padded to.
-pub const BLOCK_BYTES: usize = 512;
+pub(super) const BLOCK_BYTES: usize = 512;
 
 /// Two blocks of zeros end an archive.
-pub const END: [u8; 2 * BLOCK_BYTES] = [0; 2 * BLOCK_BYTES];
+pub(super) const END: [u8; 2 * BLOCK_BYTES] = [0; 2 * BLOCK_BYTES];
 
 /// First size that does not fit into the 11 octal digits of the field.
 const OCTAL_BYTES_END: u64 = 1 << 33;
 
-/// Type of an entry.
+/// Type of an archive entry, with the data that the type needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub(super) enum Kind {
     /// A file with this many bytes of content.
     File(u64),
     /// A link to this path.
@@ -23,7 +23,7 @@ pub enum Kind {
 }
 
 /// A header in GNU's form of ustar, owned by root. Names have at most 100 bytes.
-pub fn header(name: &str, mode: u32, kind: Kind, mtime: i64) -> [u8; BLOCK_BYTES] {
+pub(super) fn header(name: &str, mode: u32, kind: Kind, mtime: i64) -> [u8; BLOCK_BYTES] {
     let mut block = [0; BLOCK_BYTES];
     let mut put = |at: usize, text: &str| block[at..at + text.len()].copy_from_slice(text.as_bytes());
     put(0, name);
@@ -32,7 +32,7 @@ pub fn header(name: &str, mode: u32, kind: Kind, mtime: i64) -> [u8; BLOCK_BYTES
     put(116, "0000000");
     put(136, &format!("{:011o}", mtime.max(0)));
     put(148, "        ");
-    // GNU's magic: mmdebstrap's archives begin with it, and only GNU's form has sizes beyond the field.
+    // GNU's magic: mmdebstrap's archives begin with it, and only GNU's format has sizes that exceed the octal field.
     put(257, "ustar  \0");
     let (type_flag, link, size, (major, minor)) = match kind {
         Kind::File(size) => (b'0', "", size, (0, 0)),
@@ -46,7 +46,7 @@ pub fn header(name: &str, mode: u32, kind: Kind, mtime: i64) -> [u8; BLOCK_BYTES
     if size < OCTAL_BYTES_END {
         put(124, &format!("{size:011o}"));
     } else {
-        // GNU's form, which all of today's readers know: binary, marked by the first bit.
+        // GNU's binary form, marked by the first bit, which all current readers know.
         block[124] = 0x80;
         block[128..136].copy_from_slice(&size.to_be_bytes());
     }
@@ -57,7 +57,7 @@ pub fn header(name: &str, mode: u32, kind: Kind, mtime: i64) -> [u8; BLOCK_BYTES
 }
 
 /// Zeros that pad content of this size to whole blocks.
-pub fn padding(size: u64) -> &'static [u8] {
+pub(super) fn padding(size: u64) -> &'static [u8] {
     let beyond = (size % BLOCK_BYTES as u64) as usize;
     if beyond == 0 { &[] } else { &END[beyond..BLOCK_BYTES] }
 }

@@ -9,7 +9,7 @@ use crate::root::Root;
 
 /// Ids of users and groups by name.
 #[derive(Debug, Clone, Default)]
-pub struct Accounts {
+pub(crate) struct Accounts {
     users: HashMap<Vec<u8>, u32>,
     groups: HashMap<Vec<u8>, u32>,
 }
@@ -18,25 +18,25 @@ impl Accounts {
     /// Reads `etc/passwd` and `etc/group`; a root without them has no names.
     ///
     /// # Errors
-    /// A file exists and cannot be read.
-    pub fn read(root: &Root) -> Result<Accounts, DatabaseError> {
+    /// [`DatabaseError::Root`] if a file exists and cannot be read.
+    pub(crate) fn read(root: &Root) -> Result<Accounts, DatabaseError> {
         let users = parse(&root.read("etc/passwd")?.unwrap_or_default());
         let groups = parse(&root.read("etc/group")?.unwrap_or_default());
         Ok(Accounts { users, groups })
     }
 
-    /// Id of a user.
-    pub fn user(&self, name: &[u8]) -> Option<u32> {
+    /// User id by name; `None` if `etc/passwd` does not have the name.
+    pub(crate) fn user(&self, name: &[u8]) -> Option<u32> {
         self.users.get(name).copied()
     }
 
-    /// Id of a group.
-    pub fn group(&self, name: &[u8]) -> Option<u32> {
+    /// Group id by name; `None` if `etc/group` does not have the name.
+    pub(crate) fn group(&self, name: &[u8]) -> Option<u32> {
         self.groups.get(name).copied()
     }
 
     /// Owner and mode of a file of an archive: the id of a known name, otherwise the id in the archive.
-    pub fn permissions(&self, mode: u32, user: (&[u8], u32), group: (&[u8], u32)) -> Permissions {
+    pub(crate) fn permissions(&self, mode: u32, user: (&[u8], u32), group: (&[u8], u32)) -> Permissions {
         let (uid, gid) = (self.user(user.0).unwrap_or(user.1), self.group(group.0).unwrap_or(group.1));
         Permissions { uid, gid, mode }
     }

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use super::{Accounts, DatabaseError, content};
 
-/// Diversions of a root.
+/// All diversions of a root, by old and by new path.
 #[derive(Debug, Clone, Default)]
-pub struct Diversions {
+pub(crate) struct Diversions {
     /// Diverted path: new path, and the package that keeps the old one (`:` for none).
     from: HashMap<Vec<u8>, (Vec<u8>, String)>,
     /// New path: diverted path.
@@ -29,7 +29,7 @@ impl Diversions {
     }
 
     /// Path of a file of a package after diversion. The package that the diversion names keeps the path.
-    pub fn place<'p>(&'p self, path: &'p [u8], package: &str) -> &'p [u8] {
+    pub(crate) fn place<'p>(&'p self, path: &'p [u8], package: &str) -> &'p [u8] {
         match self.from.get(path) {
             Some((to, owner)) if owner != package => to,
             _ => path,
@@ -37,30 +37,30 @@ impl Diversions {
     }
 
     /// Package that the diversion of a path names; `:` for none.
-    pub fn owner(&self, path: &[u8]) -> Option<&str> {
+    pub(crate) fn owner(&self, path: &[u8]) -> Option<&str> {
         self.from.get(path).map(|(_, owner)| &owner[..])
     }
 
     /// Whether a file is diverted to this path, which no package may contain.
-    pub fn is_target(&self, path: &[u8]) -> bool {
+    pub(crate) fn is_target(&self, path: &[u8]) -> bool {
         self.to.contains_key(path)
     }
 }
 
 /// Owner, group and mode of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Permissions {
-    /// User id.
+pub(crate) struct Permissions {
+    /// Numeric user id.
     pub uid: u32,
-    /// Group id.
+    /// Numeric group id.
     pub gid: u32,
-    /// Permission bits.
+    /// Permission bits, with set-user-id, set-group-id and sticky.
     pub mode: u32,
 }
 
 /// Overrides (dpkg-statoverride(1)) of a root, by path.
 #[derive(Debug, Clone, Default)]
-pub struct Overrides(HashMap<Vec<u8>, Permissions>);
+pub(crate) struct Overrides(HashMap<Vec<u8>, Permissions>);
 
 impl Overrides {
     /// Parses lines of `USER GROUP MODE PATH`; ids are written as `#ID`.
@@ -86,8 +86,8 @@ impl Overrides {
         Ok(Overrides(overrides))
     }
 
-    /// Override of a path.
-    pub fn get(&self, path: &[u8]) -> Option<Permissions> {
+    /// Owner and mode that the administrator set for a path; `None` if none are set.
+    pub(crate) fn get(&self, path: &[u8]) -> Option<Permissions> {
         self.0.get(path).copied()
     }
 }

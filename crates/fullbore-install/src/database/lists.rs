@@ -7,7 +7,7 @@ use crate::root::Root;
 
 /// Labels of the packages that list a path.
 #[derive(Debug, Default)]
-pub struct FileOwners {
+pub(crate) struct FileOwners {
     labels: Vec<String>,
     paths: HashMap<Box<[u8]>, OwnerIds>,
 }
@@ -24,8 +24,8 @@ impl FileOwners {
     /// purging it deletes them. As in dpkg, a missing list is an empty one.
     ///
     /// # Errors
-    /// A list cannot be read, or its last line is incomplete.
-    pub fn read(root: &Root, database: &Database) -> Result<FileOwners, DatabaseError> {
+    /// [`DatabaseError::Root`] if a list cannot be read, [`DatabaseError::Content`] if its last line is incomplete.
+    pub(crate) fn read(root: &Root, database: &Database) -> Result<FileOwners, DatabaseError> {
         let mut owners = FileOwners::default();
         for record in database.records().filter(|record| record.state != State::NotInstalled) {
             let label = record.label();
@@ -64,7 +64,7 @@ impl FileOwners {
     }
 
     /// Labels of the packages that list this path.
-    pub fn of(&self, path: &[u8]) -> impl Iterator<Item = &str> {
+    pub(crate) fn of(&self, path: &[u8]) -> impl Iterator<Item = &str> {
         let numbers = match self.paths.get(path) {
             None => &[][..],
             Some(OwnerIds::One(number)) => std::slice::from_ref(number),

@@ -15,7 +15,7 @@ pub struct Lock {
     _file: OwnedFd,
 }
 
-/// Error in taking a lock.
+/// Error in taking one of dpkg's locks.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {

@@ -5,10 +5,10 @@ use std::fmt;
 
 use fullbore_debian::version;
 
-/// Longest chain of relations in one field that is taken; the largest of Debian have a few thousand.
+/// Maximum number of groups in a field that is parsed. The largest fields of Debian have a few thousand.
 const RELATIONS_MAX: usize = 1 << 16;
 
-/// How a version has to compare.
+/// Comparison of a version with the version of a relation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operator {
     /// `<<`
@@ -26,16 +26,16 @@ pub enum Operator {
 /// One package named in a relation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Relation {
-    /// The package.
+    /// Name of the package, or of a virtual package.
     pub name: String,
-    /// After a colon: `any`, `native` or an architecture.
+    /// Qualifier after the colon: `any`, `native` or an architecture.
     pub architecture: Option<String>,
-    /// In parentheses.
+    /// Required comparison and version, in parentheses in the field.
     pub version: Option<(Operator, String)>,
 }
 
-/// A field: all of these, of each any.
-pub type Relations = Vec<Vec<Relation>>;
+/// Relations of one field: all groups must be met, and each group by any of its alternatives.
+pub(crate) type Relations = Vec<Vec<Relation>>;
 
 impl Operator {
     fn text(self) -> &'static str {
@@ -60,14 +60,14 @@ impl Operator {
 }
 
 impl Relation {
-    /// Whether a package of this name, in this version, is meant.
+    /// Whether a package of this name and version fulfils the relation.
     pub fn names(&self, name: &str, version: &str) -> bool {
         self.name == name
             && self.version.as_ref().is_none_or(|(operator, wanted)| operator.admits(version::compare(version, wanted)))
     }
 
-    /// Whether this relation is met by a name that a package provides: one without version meets
-    /// only relations without (policy 7.5).
+    /// Whether a name that a package provides fulfils this relation. A name provided without a version fulfils only
+    /// relations without a version (policy 7.5).
     pub(crate) fn provided_by(&self, provided: &Relation) -> bool {
         self.name == provided.name
             && match (&self.version, &provided.version) {
@@ -91,8 +91,8 @@ impl fmt::Display for Relation {
     }
 }
 
-/// Reads a field; `None` when dpkg would not take it, or only with a warning.
-pub fn parse(field: &str) -> Option<Relations> {
+/// Parses a relation field; `None` if dpkg would reject it, or accept it only with a warning.
+pub(crate) fn parse(field: &str) -> Option<Relations> {
     let mut relations = Vec::new();
     if field.trim().is_empty() {
         return Some(relations);
@@ -143,21 +143,22 @@ fn parse_one(text: &str) -> Option<Relation> {
     Some(Relation { name: name.to_owned(), architecture, version: Some((operator, version)) })
 }
 
-/// As dpkg writes the field.
-pub fn display(relations: &Relations) -> String {
+/// Formats the relations as dpkg writes the field.
+pub(crate) fn display(relations: &Relations) -> String {
     let groups = relations.iter().map(|group| group.iter().map(Relation::to_string).collect::<Vec<_>>().join(" | "));
     groups.collect::<Vec<_>>().join(", ")
 }
 
-/// Lower-case letters, digits, `+`, `-`, `.`, and not `-` or `.` in front (dpkg takes one character names).
-pub fn is_package_name(name: &str) -> bool {
+/// Whether a name has only lower-case letters, digits, `+`, `-` and `.`, and begins with a letter or a digit. Unlike
+/// policy 5.6.1, dpkg accepts names of one character.
+pub(crate) fn is_package_name(name: &str) -> bool {
     let first = name.bytes().next();
     first.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
         && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"+-.".contains(&byte))
 }
 
-/// A version as dpkg writes it: without an epoch of 0. `None` when it is no version.
-pub fn normal_version(text: &str) -> Option<String> {
+/// A version as dpkg writes it, without an epoch of 0. `None` if the text is not a version.
+pub(crate) fn normal_version(text: &str) -> Option<String> {
     let (epoch, rest) = match text.split_once(':') {
         Some((epoch, rest)) => (epoch.parse::<u32>().ok().filter(|epoch| i32::try_from(*epoch).is_ok())?, rest),
         None => (0, text),
@@ -175,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn written_as_dpkg_writes_them() {
+    fn relations_are_written_as_dpkg_writes_them() {
         let field = "libc6 (>= 2.34),\n  perl:any|python3(<<3.12~) , foo( =  0:1-1 )";
         let relations = parse(field).expect("sound");
         assert_eq!(display(&relations), "libc6 (>= 2.34), perl:any | python3 (<< 3.12~), foo (= 1-1)");
@@ -191,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_in_relations() {
+    fn relations_name_the_versions_that_fulfil_them() {
         let relation = |text: &str| parse(text).expect("sound").remove(0).remove(0);
         assert!(relation("a (<< 2)").names("a", "1.9"));
         assert!(!relation("a (<< 2)").names("a", "2"));

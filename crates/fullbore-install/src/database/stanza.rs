@@ -2,8 +2,8 @@
 
 use super::relation;
 
-/// The fields that dpkg knows, in the order in which it writes them. All others follow, in the
-/// order of the control file. (Order as observed in what dpkg writes.)
+/// Fields that dpkg knows, in the order in which it writes them (observed). All others follow, in the order of the
+/// control file.
 const ORDER: [&str; 32] = [
     "Package",
     "Essential",
@@ -39,11 +39,11 @@ const ORDER: [&str; 32] = [
     "Triggers-Awaited",
 ];
 
-/// Relations, which dpkg reads and writes anew.
+/// Relation fields, which dpkg parses and formats anew.
 const RELATIONS: [&str; 9] =
     ["Replaces", "Provides", "Depends", "Pre-Depends", "Recommends", "Suggests", "Breaks", "Conflicts", "Enhances"];
 
-/// Fields that a package must not bring, because dpkg keeps them itself or means something else by them.
+/// Fields that a package must not contain, because dpkg keeps them itself or gives them another meaning.
 const FOREIGN: [&str; 14] = [
     "Status",
     "Config-Version",
@@ -64,18 +64,18 @@ const FOREIGN: [&str; 14] = [
 /// Priorities that dpkg knows and writes in lower case.
 const PRIORITIES: [&str; 5] = ["required", "important", "standard", "optional", "extra"];
 
-/// A stanza: names and values. A value is without the space before it; further lines of it begin
-/// with a newline and a space.
+/// A stanza: field names and values. A value has no leading space; its continuation lines begin with a newline and a
+/// space.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Stanza {
     fields: Vec<(String, String)>,
 }
 
 impl Stanza {
-    /// Reads one stanza as it stands, or says what is wrong with it.
+    /// Parses one stanza and keeps its fields as they are.
     ///
     /// # Errors
-    /// The reason, as a clause: the text begins with a continued line, or has a line that is no field, or a field
+    /// The reason, as a clause: the text begins with a continuation line, a line is not a field, or a field occurs
     /// twice.
     pub fn parse(text: &str) -> Result<Stanza, String> {
         let mut fields: Vec<(String, String)> = Vec::new();
@@ -86,9 +86,9 @@ impl Stanza {
                 value.push_str(line);
                 continue;
             }
-            let (name, value) = line.split_once(':').ok_or_else(|| format!("`{line}` is no field"))?;
+            let (name, value) = line.split_once(':').ok_or_else(|| format!("`{line}` is not a field"))?;
             if name.is_empty() || name.contains(char::is_whitespace) {
-                return Err(format!("`{name}` is no field name"));
+                return Err(format!("`{name}` is not a field name"));
             }
             if fields.iter().any(|(known, _)| known.eq_ignore_ascii_case(name)) {
                 return Err(format!("{name} occurs twice"));
@@ -102,8 +102,7 @@ impl Stanza {
         Ok(Stanza { fields })
     }
 
-    /// The stanza that dpkg writes for a package of this control file that it has just unpacked,
-    /// or why that is left to dpkg.
+    /// The stanza that dpkg writes for a freshly unpacked package with this control file.
     ///
     /// # Errors
     /// The reason why fullbore leaves the package to dpkg, as a clause: the control file has no single valid stanza,
@@ -153,12 +152,12 @@ impl Stanza {
         Ok(stanza)
     }
 
-    /// A field's value.
+    /// Value of a field; names compare without case. `None` if the field is absent.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.fields.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| &value[..])
     }
 
-    /// Sets a field in its place, or removes it.
+    /// Sets a field at its place in dpkg's order, or removes it.
     pub fn set(&mut self, name: &str, value: Option<String>) {
         match (self.fields.iter().position(|(known, _)| known == name), value) {
             (Some(at), Some(value)) => self.fields[at].1 = value,
@@ -173,18 +172,18 @@ impl Stanza {
         }
     }
 
-    /// The relations of a field; none if it is absent or unreadable.
+    /// Relations of a field; empty if the field is absent or cannot be parsed.
     pub fn relations(&self, name: &str) -> relation::Relations {
         self.get(name).and_then(relation::parse).unwrap_or_default()
     }
 
-    /// Stable, so that unknown fields keep their order.
+    /// Sorts the fields by dpkg's order. The sort is stable, so that unknown fields keep their order.
     fn sort(&mut self) {
         let place = |name: &str| ORDER.iter().position(|known| *known == name).unwrap_or(ORDER.len());
         self.fields.sort_by_key(|(name, _)| place(name));
     }
 
-    /// As it stands in the status file, with its last newline.
+    /// Text of the stanza in the status file, with its final newline.
     pub fn text(&self) -> String {
         let mut text = String::new();
         for (name, value) in &self.fields {
@@ -207,10 +206,10 @@ fn normal_value(name: &str, value: &str) -> Result<Option<String>, String> {
         return Ok((!relations.is_empty()).then(|| relation::display(&relations)));
     }
     match name {
-        "Package" if !relation::is_package_name(value) => Err(format!("`{value}` is no package name")),
+        "Package" if !relation::is_package_name(value) => Err(format!("`{value}` is not a package name")),
         "Version" => match relation::normal_version(value) {
             Some(version) => Ok(Some(version)),
-            None => Err(format!("`{value}` is no version")),
+            None => Err(format!("`{value}` is not a version")),
         },
         "Essential" | "Protected" => match value {
             "yes" => Ok(Some(value.to_owned())),
@@ -240,7 +239,7 @@ mod tests {
         Depends: b(>=1),c|d\nEssential: no\nMulti-Arch: foreign\nPriority: Optional\nDescription: short\n long\n .\n more\n";
 
     #[test]
-    fn fields_in_dpkgs_order_and_form() {
+    fn fields_are_in_dpkgs_order_and_form() {
         let stanza = Stanza::unpacked(CONTROL, &["/etc/a".to_owned()]).expect("sound");
         assert_eq!(
             stanza.text(),

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, HashMap};
 use super::{DIRECTORY, Database, DatabaseError, State, content, text};
 use crate::root::Root;
 
-/// Files of the directory that are no named triggers.
+/// Files of dpkg's directory `triggers` that are not named after triggers.
 const OTHERS: [&str; 4] = ["File", "Unincorp", "Lock", "Unincorp.new"];
 
-/// Who is interested: the label of a package, and whether activators wait for it.
+/// An interested package: its label, and whether activating packages wait for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Interested {
     label: String,
@@ -28,32 +28,37 @@ impl Interested {
     }
 }
 
-/// The interests of all packages.
+/// Trigger interests of all packages in a root.
 #[derive(Debug, Default)]
-pub struct Interests {
-    /// `triggers/File`: paths, in its order.
+pub(crate) struct Interests {
+    /// Lines of `triggers/File`, in their order: path and interested package.
     files: Vec<(String, Interested)>,
     by_path: HashMap<String, Vec<usize>>,
-    /// The files named after triggers.
+    /// Interested packages by trigger name; each trigger has a file of its name.
     named: BTreeMap<String, Vec<Interested>>,
     files_changed: bool,
     named_changed: Vec<String>,
 }
 
-/// A line of a package's `triggers` file.
+/// A directive of a package's `triggers` file (deb-triggers(5)).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Directive {
-    /// `interest` or `activate`.
+    /// Whether the directive is `interest`; otherwise `activate`.
     pub interest: bool,
-    /// Whether activators wait until the trigger was run.
+    /// Whether activating packages wait until the trigger was processed.
     pub awaited: bool,
-    /// A path or a name.
+    /// Name of the trigger: an absolute path, or a plain name.
     pub trigger: String,
 }
 
 impl Directive {
-    /// Reads a package's `triggers`, or says why that is left to dpkg.
-    pub fn parse(text: &[u8]) -> Result<Vec<Directive>, String> {
+    /// Parses a package's `triggers` file.
+    ///
+    /// # Errors
+    ///
+    /// The reason why fullbore leaves the package to dpkg, as a clause: the text is not UTF-8, or a line is not a valid
+    /// directive.
+    pub(crate) fn parse(text: &[u8]) -> Result<Vec<Directive>, String> {
         let text = std::str::from_utf8(text).map_err(|_| "its triggers are not UTF-8".to_owned())?;
         let mut directives = Vec::new();
         for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
@@ -97,12 +102,12 @@ impl Interests {
         Ok(interests)
     }
 
-    /// Whether somebody is interested in this path.
-    pub fn has_path(&self, path: &[u8]) -> bool {
+    /// Whether a package is interested in this path.
+    pub(crate) fn has_path(&self, path: &[u8]) -> bool {
         std::str::from_utf8(path).is_ok_and(|path| self.by_path.contains_key(path))
     }
 
-    /// Adds what a package is interested in; what it was before it stays in its place.
+    /// Adds an interest of a package. If the package already has it, the line keeps its place.
     pub(super) fn add(&mut self, label: &str, directive: &Directive) {
         let interested = Interested { label: label.to_owned(), awaited: directive.awaited };
         let trigger = &directive.trigger;
@@ -124,7 +129,7 @@ impl Interests {
         self.files_changed = true;
     }
 
-    /// The files that changed, by name, with their content.
+    /// Changed files of the directory: name and new content.
     pub(super) fn changed_files(&self) -> Vec<(String, String)> {
         let mut files = Vec::new();
         if self.files_changed {
@@ -145,7 +150,7 @@ impl Interests {
 
     fn of(&self, trigger: &str) -> Vec<Interested> {
         if trigger.starts_with('/') {
-            // The latest first, as in dpkg.
+            // The latest interest first, as in dpkg.
             let places = self.by_path.get(trigger).into_iter().flatten().rev();
             places.map(|at| self.files[*at].1.clone()).collect()
         } else {
@@ -155,8 +160,8 @@ impl Interests {
 }
 
 impl Database {
-    /// Sets a trigger off, as dpkg does while it unpacks: noted with those that are configured and
-    /// interested. Gives the labels of those that have to be waited for.
+    /// Activates a trigger, as dpkg does while it unpacks: records it as pending for the interested packages that are
+    /// configured. Returns the labels of the packages that the activating package must await.
     pub(super) fn activate(&mut self, trigger: &str, awaited: bool) -> Vec<String> {
         let mut wait_for = Vec::new();
         for interested in self.interests.of(trigger) {
@@ -194,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn directives() {
+    fn directives_are_read_and_malformed_ones_refused() {
         let text = b"# comment\ninterest /usr/share/man\n interest-noawait\tname\nactivate-noawait ldconfig\n\n";
         let directives = Directive::parse(text).expect("sound");
         let shown: Vec<_> = directives.iter().map(|d| (d.interest, d.awaited, &d.trigger[..])).collect();

@@ -11,38 +11,38 @@ use rustix::io::Errno;
 use super::{DIRECTORY, Database, DatabaseError, Directive, Permissions, Record, Stanza, State, label};
 use crate::root::{Root, RootError, as_path, write_file};
 
-/// A package whose files are in their places.
+/// An unpacked package, with the data that its entry in the database needs.
 #[derive(Debug)]
 pub(crate) struct NewPackage<'a> {
-    /// What the status file will say.
+    /// Stanza for the status file.
     pub stanza: Stanza,
-    /// Its control files.
+    /// Control files of the package.
     pub control: &'a Control,
-    /// Its paths, in dpkg's order, as dpkg writes them.
+    /// Paths of the package, in the order and form of dpkg's list.
     pub list: Vec<&'a [u8]>,
-    /// Its paths as diversions have them, for triggers.
+    /// Paths after diversion, which activate triggers.
     pub places: Vec<&'a [u8]>,
-    /// `md5sums` made here, for a package that brings none.
+    /// Generated `md5sums`, if the package does not contain the file.
     pub md5sums: Option<Vec<u8>>,
-    /// Its `triggers`.
+    /// Directives of the package's `triggers` file.
     pub directives: Vec<Directive>,
 }
 
-/// All that a batch changes.
+/// Changes of the database by one batch.
 #[derive(Debug, Default)]
 pub(crate) struct Change<'a> {
-    /// In the order in which dpkg would have unpacked them.
+    /// New packages, in the order in which dpkg would have unpacked them.
     pub packages: Vec<NewPackage<'a>>,
-    /// Paths that other packages, by label, have lost to these (`Replaces`).
+    /// Paths that packages of this batch took over from other packages (`Replaces`), by the label of the former owner.
     pub lost: BTreeMap<String, BTreeSet<Vec<u8>>>,
 }
 
 impl Database {
-    /// Writes the change, the status file last. With any durability but `None` everything written
-    /// in the root before is durable before the status file says so, and that is before this returns.
+    /// Writes the change; the status file comes last. With any durability but `None`, all earlier writes in the root
+    /// are durable before the status file is replaced, and the status file is durable on return.
     ///
     /// # Errors
-    /// A full or broken disk. The old status file then still stands.
+    /// [`DatabaseError::Root`] if a file cannot be written or synced. The old status file then stays.
     pub(crate) fn write(
         &mut self,
         root: &Root,
@@ -64,7 +64,7 @@ impl Database {
         for (name, content) in self.interests.changed_files() {
             replace(&triggers, &format!("triggers/{name}"), &name, &format!("{name}.new"), content.as_bytes())?;
         }
-        // dpkg creates both, empty.
+        // dpkg creates these two files empty.
         for (name, mode) in [("Lock", 0o600), ("Unincorp", 0o644)] {
             if root.read(&format!("{DIRECTORY}/triggers/{name}"))?.is_none() {
                 create(&triggers, name, mode, b"")?;
@@ -76,8 +76,8 @@ impl Database {
         self.write_status(root, durability)
     }
 
-    /// Control files, list and checksums of one package. Nobody reads them before the status file
-    /// names the package, so they are written in place.
+    /// Writes control files, list and checksums of one package. They are written in place, because dpkg reads them only
+    /// when the status file names the package.
     fn write_info(&self, info: &OwnedFd, label: &str, package: &NewPackage<'_>) -> Result<(), DatabaseError> {
         let mut list = Vec::new();
         for path in &package.list {
@@ -95,7 +95,7 @@ impl Database {
                 let error = |errno: Errno| failed(&format!("info/{name}"), "set the owner of", errno);
                 let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
                 rustix::fs::fchown(&written, Some(uid), Some(gid)).map_err(error)?;
-                // A change of owner clears special bits.
+                // chown(2) clears the set-user-id and set-group-id bits.
                 rustix::fs::fchmod(&written, Mode::from_raw_mode(file.mode)).map_err(error)?;
             }
         }
@@ -105,7 +105,7 @@ impl Database {
         Ok(())
     }
 
-    /// Triggers and the stanza, in memory.
+    /// Adds triggers and stanza in memory.
     fn note(&mut self, label: &str, mut package: NewPackage<'_>) {
         for directive in package.directives.iter().filter(|directive| !directive.interest) {
             // A package awaits triggers only once it is unpacked (observed: dpkg drops earlier ones).
@@ -132,7 +132,7 @@ impl Database {
         self.records.insert((record.name().to_owned(), record.architecture().to_owned()), record);
     }
 
-    /// Takes paths out of the lists of packages that lost them.
+    /// Removes paths from the lists of their former owners.
     fn write_lost(&self, root: &Root, info: &OwnedFd, change: &Change<'_>) -> Result<(), DatabaseError> {
         for (label, paths) in &change.lost {
             let name = format!("{label}.list");
@@ -180,13 +180,13 @@ impl Database {
     }
 }
 
-/// Whether dpkg installs this control file. It leaves out names with a dot: such a file could have the name of another
-/// package's, as `13.list` of `python3` has that of `list` of `python3.13`.
+/// Whether dpkg installs this control file. It leaves out names with a dot, because their files could collide:
+/// `13.list` of `python3` with `list` of `python3.13`.
 fn belongs_into_info(name: &str) -> bool {
     name != "control" && !name.contains('.')
 }
 
-/// A directory of the database, made if it is not there.
+/// Opens a directory of the database, and creates it if it is missing.
 fn make_directory(root: &Root, name: &str) -> Result<OwnedFd, DatabaseError> {
     let path = format!("{DIRECTORY}/{name}");
     match root.directory(path.trim_end_matches('/').as_bytes()) {
@@ -206,7 +206,7 @@ fn create(directory: &OwnedFd, name: &str, mode: u32, content: &[u8]) -> Result<
     write_file(directory.as_fd(), name, mode, content).map_err(|error| failed(name, "write", error))
 }
 
-/// Writes under a name of its own and renames, for files that somebody may read.
+/// Writes to a temporary file and renames it, for files that other programs may be reading.
 fn replace(directory: &OwnedFd, shown: &str, name: &str, new: &str, content: &[u8]) -> Result<(), RootError> {
     create(directory, new, 0o644, content)?;
     rustix::fs::renameat(directory, new, directory, name).map_err(|errno| failed(shown, "replace", errno))

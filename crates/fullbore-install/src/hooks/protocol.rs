@@ -20,7 +20,7 @@ pub mod listener;
 
 use std::io::{self, ErrorKind, Read, Write};
 
-/// Bytes of content in one message. mmdebstrap takes a shorter one for the last.
+/// Maximum bytes of content in one message. mmdebstrap takes a shorter message for the last one.
 const CONTENT_BYTES: usize = 4096;
 
 /// Length of a word.
@@ -41,7 +41,7 @@ enum Word {
     Goodbye,
 }
 
-/// All words, as they are sent.
+/// All words, in the form in which they are sent.
 const WORDS: [(Word, &[u8; WORD_BYTES]); 10] = [
     (Word::OpenRead, b"openr"),
     (Word::OpenWrite, b"openw"),
@@ -55,7 +55,7 @@ const WORDS: [(Word, &[u8; WORD_BYTES]); 10] = [
     (Word::Goodbye, b"adios"),
 ];
 
-/// The other end.
+/// Connection to the other end of the protocol.
 #[derive(Debug)]
 pub struct Peer<R, W> {
     from: R,
@@ -63,7 +63,7 @@ pub struct Peer<R, W> {
 }
 
 impl<R: Read, W: Write> Peer<R, W> {
-    /// A peer that is heard by `from` and told by `to`.
+    /// Makes a peer that receives from `from` and sends to `to`.
     pub fn new(from: R, to: W) -> Peer<R, W> {
         Peer { from, to }
     }
@@ -78,7 +78,7 @@ impl<R: Read, W: Write> Peer<R, W> {
         self.to.flush()
     }
 
-    /// The next message; `None` at the end of the input.
+    /// Receives the next message; `None` at the end of the input.
     fn receive(&mut self) -> io::Result<Option<(Word, Vec<u8>)>> {
         let mut head = [0; 2 + WORD_BYTES];
         let first = loop {
@@ -109,7 +109,7 @@ impl<R: Read, W: Write> Peer<R, W> {
         }
     }
 
-    /// Sends what `content` has, and waits until all is acknowledged.
+    /// Sends the whole content, and waits for each acknowledgement.
     fn send_content(&mut self, content: &mut dyn Read) -> io::Result<()> {
         let mut buffer = [0; CONTENT_BYTES];
         loop {
@@ -134,7 +134,7 @@ impl<R: Read, W: Write> Peer<R, W> {
         self.receive_thanks()
     }
 
-    /// Writes what arrives to `to`, and acknowledges it, until the end.
+    /// Writes received content to `to` until the end, and acknowledges each message.
     fn receive_content(&mut self, to: &mut dyn Write) -> io::Result<()> {
         loop {
             match self.receive()? {

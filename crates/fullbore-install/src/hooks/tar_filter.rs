@@ -2,10 +2,10 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 
-/// Size of headers, and of the blocks that content is padded to.
+/// Size of headers; content is padded to blocks of the same size.
 const BLOCK_BYTES: usize = 512;
 
-/// Fields of a header: size, and type.
+/// Byte ranges of a header's size and type.
 const SIZE_AT: std::ops::Range<usize> = 124..136;
 const TYPE_AT: usize = 156;
 
@@ -21,14 +21,15 @@ const DESCRIPTION_BYTES_MAX: usize = 8 << 20;
 /// Copies an uncompressed archive without its character and block devices.
 ///
 /// # Errors
-/// The input cannot be read or is no plain tar archive, or the output cannot be written.
+/// [`io::ErrorKind::InvalidData`] if the input is not a plain tar archive, or the system's error if the input cannot be
+/// read or the output cannot be written.
 pub fn without_devices(mut from: impl Read, mut to: impl Write) -> io::Result<()> {
     let mut description = Vec::new();
     let mut header = [0; BLOCK_BYTES];
     loop {
         from.read_exact(&mut header)?;
         if header.iter().all(|byte| *byte == 0) {
-            // The end; padding may follow.
+            // The end of the archive, which padding may follow.
             to.write_all(&header)?;
             io::copy(&mut from, &mut to)?;
             return to.flush();
@@ -60,7 +61,7 @@ pub fn without_devices(mut from: impl Read, mut to: impl Write) -> io::Result<()
     }
 }
 
-/// Octal digits, or GNU's binary form for large files.
+/// Parses a size: octal digits, or GNU's binary form for large files.
 fn size(field: &[u8]) -> io::Result<u64> {
     let wrong = || io::Error::new(ErrorKind::InvalidData, "not a plain tar archive");
     if field[0] & 0x80 != 0 {

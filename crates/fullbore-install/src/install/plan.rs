@@ -13,22 +13,22 @@ use crate::resolve::{self, Action, PRINT_URIS, Step, Wanted};
 /// Options for simulations: apt takes no locks, because the waiting process holds them.
 const WITHOUT_LOCKS: [&str; 2] = ["--option", "Debug::NoLocking=1"];
 
-/// The plan of apt.
+/// apt's plan of an installation.
 pub(super) struct Plan {
     /// Required package files, with the hashes of the indexes.
     pub wanted: Vec<Wanted>,
-    /// Changes of packages, in order.
+    /// Steps of apt's simulation, in order.
     pub steps: Vec<Step>,
 }
 
 impl Plan {
-    /// Number of packages to unpack.
-    pub fn unpacked(&self) -> u64 {
+    /// Number of packages that apt will unpack.
+    pub(super) fn unpacked(&self) -> u64 {
         self.count(&|step| step.action == Action::Unpack) as u64
     }
 
-    /// What the time that the run takes depends on.
-    pub fn expected(&self) -> Expected {
+    /// Amounts that the duration of the run depends on.
+    pub(super) fn expected(&self) -> Expected {
         Expected {
             bytes: self.wanted.iter().map(|wanted| wanted.size).sum(),
             packages: self.count(&|step| step.action == Action::Configure) as u64,
@@ -36,8 +36,8 @@ impl Plan {
         }
     }
 
-    /// How many are to be removed.
-    pub fn removed(&self) -> u64 {
+    /// Number of packages that apt will remove.
+    pub(super) fn removed(&self) -> u64 {
         self.count(&|step| step.action == Action::Remove) as u64
     }
 
@@ -102,8 +102,8 @@ impl InstallRun<'_> {
     }
 }
 
-/// Whether fullbore fetches the file of this line of apt's. apt uses a local file from its place, and a file without
-/// SHA-256 it fetches by itself: what else is known of it is enough for apt or not.
+/// Whether fullbore fetches the file of a line of `--print-uris`. apt uses a local file in place. A file without
+/// SHA-256 is also left to apt, which decides whether its other hashes suffice.
 fn is_ours_to_fetch(line: &str) -> bool {
     let is_known = line.rsplit(' ').next().is_some_and(|hash| hash.starts_with("SHA256:"));
     is_known && line.strip_prefix('\'').is_some_and(is_remote)

@@ -26,7 +26,7 @@ const WORTH_BYTES: u64 = 256 << 10;
 const LINES_MAX: usize = 200_000;
 
 /// Compiles the modules of these packages on all cores. Failures are ignored: the postinst repeats them.
-pub fn compile(inside: &RootCommands<'_>, log: &Log, packages: &[UnpackedPackage]) {
+pub(crate) fn compile(inside: &RootCommands<'_>, log: &Log, packages: &[UnpackedPackage]) {
     let Ok(root) = &Root::open(inside.root()) else { return };
     if root.leads_to(COMPILER) != Some(FileType::RegularFile) || root.kind(INTERPRETER).is_none() {
         return;

@@ -39,8 +39,8 @@ const THREADS_MAX: usize = 4;
 /// Interval between kills of running commands after a signal.
 const KILL_EVERY: Duration = Duration::from_millis(100);
 
-/// Fetches package files.
-pub struct Downloads {
+/// Downloads package files into the archives directory.
+pub(crate) struct Downloads {
     archives: PathBuf,
     root: Arc<Root>,
     ledger: Ledger,
@@ -56,7 +56,7 @@ pub struct Downloads {
 
 /// A site, and how apt's sources name it.
 struct NamedSite {
-    /// Addresses of the site; the first is that of apt.
+    /// Addresses of the site; the first is the one in apt's sources.
     addresses: Vec<Url>,
     /// Credentials for the first address, from apt's sources.
     credentials: Option<Credentials>,
@@ -68,8 +68,8 @@ impl Downloads {
     /// fetched from all mirrors of its set.
     ///
     /// # Errors
-    /// The directory cannot be created, or the network thread cannot be started.
-    pub fn open(
+    /// `Disk` if the directory cannot be created, `Internal` if the network thread cannot be started.
+    pub(crate) fn open(
         archives: &Path,
         network: &NetworkSettings,
         mirrors: MirrorSets,
@@ -90,31 +90,37 @@ impl Downloads {
         })
     }
 
-    /// Replaces the network settings.
-    pub fn reach_by(&mut self, network: NetworkSettings) {
+    /// Replaces the network settings for sites that are opened from now on.
+    pub(crate) fn reach_by(&mut self, network: NetworkSettings) {
         self.network = network;
     }
 
     /// Passes each complete file to `ahead`.
-    pub fn decompress_ahead(&mut self, ahead: Arc<ReadAhead>) {
+    pub(crate) fn decompress_ahead(&mut self, ahead: Arc<ReadAhead>) {
         self.ahead = Some(ahead);
     }
 
-    /// Listens for signals.
-    pub fn listen(&self) -> Stop {
+    /// Listens for signals that stop the run.
+    pub(crate) fn listen(&self) -> Stop {
         Stop::listen(&self.runtime)
     }
 
     /// Listens for signals, which also kill running commands.
-    pub fn stop(&self, session: &Arc<Session>) -> Stop {
+    pub(crate) fn stop(&self, session: &Arc<Session>) -> Stop {
         stop_with(&self.runtime, session)
     }
 
     /// Fetches missing files. On success every file has the right content.
     ///
     /// # Errors
-    /// A file cannot be fetched or verified, a write fails, or a signal arrived.
-    pub fn fetch(&mut self, wanted: &[Wanted], stop: &Stop, events: &mut dyn Events) -> Result<(), CommandError> {
+    /// `Verification` for a wrong hash or size, `Network` if a file cannot be fetched, `Disk` if it cannot be written,
+    /// and `Interrupted` if a signal arrived.
+    pub(crate) fn fetch(
+        &mut self,
+        wanted: &[Wanted],
+        stop: &Stop,
+        events: &mut dyn Events,
+    ) -> Result<(), CommandError> {
         let mut by_site: BTreeMap<usize, Vec<RemoteFile>> = BTreeMap::new();
         for wanted in wanted {
             let is_there = self.is_there(wanted)?;
@@ -158,7 +164,7 @@ impl Downloads {
         };
         let fetched = self.progress.fetch(&self.runtime, jobs, stop, events, &mut came)?;
         for ((batch, number), fetched) in batches.iter().zip(numbers).zip(fetched) {
-            // One is told; a file that came wrong tells more than one that is not there.
+            // Only one failure is reported. A file with wrong content says more than a missing one.
             let wrong = fetched.given_up.iter().find(|given_up| is_wrong(given_up));
             if let Some(given_up) = wrong.or(fetched.given_up.first()) {
                 let kind = if wrong.is_some() { ErrorKind::Verification } else { ErrorKind::Network };
@@ -206,7 +212,7 @@ impl Downloads {
             auth.add_for_url(&addresses[0], credentials).map_err(CommandError::usage)?;
         }
         auth.extend(self.mirrors.auth());
-        // Gone in the end, and complete roots are synced as a whole.
+        // These files are removed in the end, and complete roots are synced as a whole.
         let target = Arc::new(LocalTarget::new(self.root.clone(), Durability::None));
         let options = fetch_options(&self.network, auth)?;
         let (runtime, ledger, network) = (&self.runtime, &self.ledger, &self.network);
@@ -222,7 +228,7 @@ impl Downloads {
         if status.is_file() && status.len() == wanted.size && hash_of(&path)? == wanted.sha256 {
             return Ok(true);
         }
-        std::fs::remove_file(&path).map_err(|error| CommandError::disk(&path, &error))?;
+        std::fs::remove_file(&path).map_err(|error| CommandError::cannot("remove", &path, &error))?;
         Ok(false)
     }
 
@@ -230,11 +236,11 @@ impl Downloads {
     fn copy(&self, from: &Path, wanted: &Wanted) -> Result<(), CommandError> {
         let to = self.archives.join(&wanted.file_name);
         let part = self.archives.join(part_name(&wanted.file_name));
-        let disk = |error: std::io::Error| CommandError::disk(&to, &error);
+        let disk = |error: std::io::Error| CommandError::cannot("write", &to, &error);
         // Left by a run that was killed; never through a link of this name.
         removed(&part)?;
         let mut file = std::fs::File::create_new(&part).map_err(disk)?;
-        let mut source = std::fs::File::open(from).map_err(|error| CommandError::disk(from, &error))?;
+        let mut source = std::fs::File::open(from).map_err(|error| CommandError::cannot("read", from, &error))?;
         std::io::copy(&mut source, &mut file).map_err(disk)?;
         let hash = hash_of(&part)?;
         if hash != wanted.sha256 {
@@ -244,11 +250,11 @@ impl Downloads {
         std::fs::rename(&part, &to).map_err(disk)
     }
 
-    /// Ends the writing threads.
+    /// Ends the writing threads, and waits until they have written all data.
     ///
     /// # Errors
-    /// A write failed.
-    pub fn finish(&self) -> Result<(), CommandError> {
+    /// `Disk` if a write failed.
+    pub(crate) fn finish(&self) -> Result<(), CommandError> {
         for site in &self.sites {
             site.site.landing.finish().map_err(|error| {
                 CommandError::new(ErrorKind::Disk, format_args!("{}: {error}", self.archives.display()))
@@ -257,23 +263,23 @@ impl Downloads {
         Ok(())
     }
 
-    /// Removes incomplete files.
+    /// Removes the incomplete files of these packages.
     ///
     /// # Errors
-    /// A file cannot be removed.
-    pub fn discard_unfinished(&self, wanted: &[Wanted]) -> Result<(), CommandError> {
+    /// `Disk` if a file cannot be removed.
+    pub(crate) fn discard_unfinished(&self, wanted: &[Wanted]) -> Result<(), CommandError> {
         wanted.iter().try_for_each(|wanted| removed(&self.archives.join(part_name(&wanted.file_name))))
     }
 
     /// Adds transfers, hosts and the verdict to the summary of a run that began at `started`. Returns its timeline.
-    pub fn add_to(&mut self, summary: &mut Summary, started: Instant, phases: &[(u64, Phase)]) -> Timeline {
+    pub(crate) fn add_to(&mut self, summary: &mut Summary, started: Instant, phases: &[(u64, Phase)]) -> Timeline {
         summary.totals = self.totals;
         add_transfers(summary, started, phases, &mut self.progress, self.sites.iter().map(|site| &site.site))
     }
 }
 
-/// The path as servers understand it: `./x.deb` and `pool//x` are names of real archives. Another path stays as it is, for
-/// the request to judge.
+/// Normalizes a path as servers do: archives contain names such as `./x.deb` and `pool//x`. Any other path stays
+/// unchanged, and the request rejects it if it is malformed.
 fn in_one_spelling(path: String) -> String {
     let mut scratch = String::new();
     path::normalise(&path, &mut scratch).map(str::to_owned).unwrap_or(path)
@@ -285,27 +291,27 @@ fn part_name(file_name: &str) -> String {
 }
 
 /// Whether fullbore fetches an address itself (HTTP or HTTPS).
-pub fn is_remote(uri: &str) -> bool {
+pub(crate) fn is_remote(uri: &str) -> bool {
     uri.starts_with("http://") || uri.starts_with("https://")
 }
 
-/// Beginning of addresses in buckets, which only a method of others brings.
+/// Prefix of addresses in buckets, for which apt needs a separate method.
 const S3: &str = "s3://";
 
 /// Path of a `file:` or `copy:` address.
-pub fn local(uri: &str) -> Option<PathBuf> {
+pub(crate) fn local(uri: &str) -> Option<PathBuf> {
     let path = uri.strip_prefix("file:").or_else(|| uri.strip_prefix("copy:"))?;
     Some(PathBuf::from(format!("/{}", percent_decode(path).trim_start_matches('/'))))
 }
 
-/// The SHA-256 of a file.
+/// SHA-256 of a whole file.
 ///
 /// # Errors
-/// It cannot be read.
-pub fn hash_of(path: &Path) -> Result<Sha256, CommandError> {
+/// `Disk` if the file cannot be read.
+pub(crate) fn hash_of(path: &Path) -> Result<Sha256, CommandError> {
     let mut hasher = Sha256Hasher::new();
     let read = std::fs::File::open(path).and_then(|file| hasher.read_to_end(file));
-    read.map_err(|error| CommandError::disk(path, &error))?;
+    read.map_err(|error| CommandError::cannot("read", path, &error))?;
     Ok(hasher.finish())
 }
 

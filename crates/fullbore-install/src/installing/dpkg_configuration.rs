@@ -22,9 +22,9 @@ const CONFIGURATION_BYTES_MAX: usize = 1 << 20;
 /// Directory of configuration files.
 const DIRECTORY: &str = "etc/dpkg/dpkg.cfg.d";
 
-/// What dpkg takes from the environment of its process.
+/// Settings that dpkg takes from the environment of its process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DpkgEnvironment {
+pub(crate) struct DpkgEnvironment {
     /// `HOME`, a path in the root: dpkg reads `.dpkg.cfg` there.
     pub home: String,
     /// `DPKG_FORCE`, a comma-separated list of the names of `--force` options.
@@ -32,27 +32,27 @@ pub struct DpkgEnvironment {
 }
 
 impl Default for DpkgEnvironment {
-    /// That of root.
+    /// The environment of root without `DPKG_FORCE`.
     fn default() -> DpkgEnvironment {
         DpkgEnvironment { home: "/root".to_owned(), force: String::new() }
     }
 }
 
-/// dpkg's configuration.
+/// dpkg's configuration, as far as it affects unpacking.
 #[derive(Debug, Default)]
-pub struct DpkgConfiguration {
+pub(crate) struct DpkgConfiguration {
     /// `path-exclude` and `path-include`.
     pub filters: Filters,
     /// dpkg's log file, if configured.
     pub log: Option<String>,
-    /// Why only dpkg can unpack here, if so.
+    /// Reason why only dpkg can unpack in this root; `None` if fullbore can.
     pub fault: Option<String>,
 }
 
 impl DpkgConfiguration {
-    /// Reads all configuration files, in the order in which dpkg reads them. What cannot be read here is a fault: dpkg
-    /// may find options in it.
-    pub fn read(root: &Root, environment: &DpkgEnvironment) -> DpkgConfiguration {
+    /// Reads all configuration files, in the order in which dpkg reads them. An unreadable file is a fault, because
+    /// dpkg may find options in it.
+    pub(crate) fn read(root: &Root, environment: &DpkgEnvironment) -> DpkgConfiguration {
         let mut configuration = DpkgConfiguration::default();
         let mut files = Vec::new();
         match root.names(DIRECTORY) {
@@ -94,13 +94,13 @@ impl DpkgConfiguration {
         self.fails(format!("dpkg's configuration /{file}: {}", error.source));
     }
 
-    /// The first fault is told.
+    /// Records a fault; only the first one is kept.
     fn fails(&mut self, what: String) {
         self.fault.get_or_insert(what);
     }
 }
 
-/// The text of a file; empty if it does not exist. The inner error says what is wrong with its content.
+/// Text of a file; empty if it does not exist. The inner error describes wrong content.
 fn read_text(root: &Root, file: &str) -> Result<Result<String, &'static str>, RootError> {
     let bytes = root.read(file)?.unwrap_or_default();
     if bytes.len() > CONFIGURATION_BYTES_MAX {

@@ -1,4 +1,4 @@
-//! Answering apt's calls of dpkg.
+//! Answers apt's calls of dpkg.
 
 use std::ffi::OsString;
 use std::io;
@@ -14,15 +14,15 @@ use super::unpacker::{Scripts, UnpackOutcome, Unpacker};
 use crate::dpkg_call::DpkgCall;
 use crate::relay::{Answer, DpkgOutput, Relay, RelayError};
 
-/// Answers apt's calls of dpkg for one root.
-pub struct DpkgServer<'a> {
+/// Answers the dpkg calls of apt for one root.
+pub(crate) struct DpkgServer<'a> {
     root: &'a Path,
     unpacker: &'a Unpacker<'a>,
     /// Package files that apt names by a path outside of the root, and their names in its archives directory.
     elsewhere: Vec<(PathBuf, PathBuf)>,
     /// Whether to compile Python modules ahead.
     compiles: bool,
-    /// The error of a refused call.
+    /// Error of a refused call; `None` if no call was refused.
     pub failure: Option<CommandError>,
 }
 
@@ -31,7 +31,7 @@ impl<'a> DpkgServer<'a> {
     ///
     /// Python modules are compiled ahead unless `SOURCE_DATE_EPOCH` is set: then they have another format, which
     /// py3compile does not accept as current.
-    pub fn new(
+    pub(crate) fn new(
         root: &'a Path,
         unpacker: &'a Unpacker<'a>,
         elsewhere: Vec<(PathBuf, PathBuf)>,
@@ -40,11 +40,11 @@ impl<'a> DpkgServer<'a> {
         DpkgServer { root, unpacker, elsewhere, compiles: epoch.is_none(), failure: None }
     }
 
-    /// All orders of this apt, until it ends.
+    /// Answers all calls of this apt until it ends.
     ///
     /// # Errors
-    /// The relay breaks; apt may then be waiting for an answer.
-    pub fn serve(
+    /// The system's error if the relay fails; apt may then still wait for an answer.
+    pub(crate) fn serve(
         &mut self,
         relay: &Relay,
         apt: &mut Child,
@@ -79,7 +79,7 @@ impl<'a> DpkgServer<'a> {
                 record.part(Part::Dpkg);
                 self.unpacker.note_in_dpkgs_log(&done);
                 if self.compiles {
-                    // Work of the scripts, done before they run.
+                    // Python modules are part of the scripts' work, done before the scripts run.
                     record.part(Part::Scripts);
                     self.unpacker.compile_modules(&done);
                 }
@@ -105,7 +105,7 @@ impl<'a> DpkgServer<'a> {
     }
 }
 
-/// What dpkg does at such an order. apt has others, between which the phase goes on.
+/// Phase of a dpkg call. For other calls of apt, the current phase continues.
 fn phase_of(order: &[OsString]) -> Option<Phase> {
     order.iter().find_map(|word| match word.to_str()? {
         "--unpack" => Some(Phase::Unpack),
@@ -114,8 +114,8 @@ fn phase_of(order: &[OsString]) -> Option<Phase> {
     })
 }
 
-/// What is told of a script that cannot be placed.
-pub fn of_relay(error: &RelayError) -> CommandError {
+/// Error of the command for a relay script that cannot be placed.
+pub(crate) fn of_relay(error: &RelayError) -> CommandError {
     match error {
         RelayError::NotExecutable(_) => CommandError::usage(error)
             .context("apt starts a script of fullbore's from there, and dpkg those of packages from /var/lib/dpkg")

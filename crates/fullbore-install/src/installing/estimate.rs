@@ -1,8 +1,8 @@
 //! Progress of a run of `bootstrap` or `install` over all phases: the percentage of its time, and the time left.
 //!
-//! The time left for each part is the number of remaining units times the cost of a unit: at first the figure below,
-//! later more and more the measured cost in this run. [`RunEstimate`] uses no clock and no files;
-//! [`RunEvents`](super::run_events::RunEvents) updates it.
+//! The time left for each part is the number of remaining units times the cost of a unit. At first that cost is a
+//! constant of this module; later the cost that this run measures counts more and more. [`RunEstimate`] uses no clock
+//! and no files; [`RunEvents`](super::run_events::RunEvents) updates it.
 
 use std::time::{Duration, Instant};
 
@@ -20,14 +20,15 @@ const CONFIGURE_S_PER_PACKAGE: f64 = 0.036;
 const PACK_S_PER_BYTE: f64 = 1.0 / 150e6;
 /// Bytes of a root for each byte of its package files, until they are counted. A guess.
 const UNPACKED_PER_PACKED: f64 = 3.5;
-/// Seconds to sync what a byte of a package file becomes. Measured: 0.19 s for 37 MB (`bench/install plain-minbase`).
+/// Seconds to sync the files that came from a byte of a package file. Measured: 0.19 s for 37 MB (`bench/install
+/// plain-minbase`).
 const SYNC_S_PER_BYTE: f64 = 1.0 / 200e6;
 
-/// Share of a part's units for which its first figure counts as if it had been measured. A guess: a quarter, so that one
-/// slow script at the beginning does not multiply the time left.
+/// Share of a part's units for which its initial cost counts as if it had been measured. A guess: a quarter, so that
+/// one slow script at the beginning does not multiply the time left.
 const TRUST: f64 = 0.25;
 
-/// The percentage of a run that has not ended.
+/// Highest percentage of a run that has not ended.
 const PERCENT_MAX: u64 = 99;
 
 /// The total amounts of a run, from apt's plan.
@@ -74,7 +75,7 @@ impl Estimate {
 
 /// The estimate of the whole run.
 #[derive(Debug, Clone)]
-pub struct RunEstimate {
+pub(crate) struct RunEstimate {
     began: Instant,
     updated: Instant,
     phase: Phase,
@@ -91,7 +92,7 @@ pub struct RunEstimate {
 
 impl RunEstimate {
     /// Estimate of a run that begins now.
-    pub fn new(now: Instant) -> RunEstimate {
+    pub(crate) fn new(now: Instant) -> RunEstimate {
         let none = Estimate::default();
         RunEstimate {
             began: now,
@@ -108,18 +109,18 @@ impl RunEstimate {
     }
 
     /// Starts the next phase.
-    pub fn turn(&mut self, phase: Phase, now: Instant) {
+    pub(crate) fn turn(&mut self, phase: Phase, now: Instant) {
         self.spend(now);
         self.phase = phase;
     }
 
     /// The current phase.
-    pub fn phase(&self) -> Phase {
+    pub(crate) fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// All that is to be done is known now.
-    pub fn expect(&mut self, expected: Expected) {
+    /// Sets the total amounts, once they are known.
+    pub(crate) fn expect(&mut self, expected: Expected) {
         let bytes = expected.bytes as f64;
         self.unpack =
             Estimate { spent_s: self.unpack.spent_s, done: self.unpack.done, ..Estimate::of(bytes, UNPACK_S_PER_BYTE) };
@@ -131,33 +132,33 @@ impl RunEstimate {
         self.expected = Some(expected);
     }
 
-    /// The download stands like this.
-    pub fn fetched(&mut self, progress: Progress) {
+    /// Sets the progress of the download.
+    pub(crate) fn fetched(&mut self, progress: Progress) {
         self.fetch = progress;
     }
 
-    /// No download is waited for at the moment.
-    pub fn fetch_rests(&mut self) {
+    /// Notes that the run waits for no download at the moment.
+    pub(crate) fn fetch_rests(&mut self) {
         (self.fetch.rate_bytes_per_s, self.fetch.limit, self.fetch.silent_s) = (0, None, None);
     }
 
-    /// Package files of so many bytes are unpacked.
-    pub fn unpacked(&mut self, bytes: u64) {
+    /// Adds `bytes` of unpacked package files.
+    pub(crate) fn unpacked(&mut self, bytes: u64) {
         self.unpack.done = bytes as f64;
     }
 
-    /// So many packages are configured.
-    pub fn configured(&mut self, packages: u64) {
+    /// Sets the number of configured packages.
+    pub(crate) fn configured(&mut self, packages: u64) {
         self.configure.done = packages as f64;
     }
 
-    /// So many bytes of a root are in the archive, of this many in all.
-    pub fn packed(&mut self, bytes: u64, total_bytes: u64) {
+    /// Sets the bytes of the root that are packed, and the total.
+    pub(crate) fn packed(&mut self, bytes: u64, total_bytes: u64) {
         (self.pack.done, self.pack.total) = (bytes as f64, total_bytes as f64);
     }
 
-    /// Where the run stands.
-    pub fn progress(&mut self, now: Instant) -> Progress {
+    /// Percentage and remaining time at `now`.
+    pub(crate) fn progress(&mut self, now: Instant) -> Progress {
         self.spend(now);
         let left_s = self.expected.map(|expected| self.left_s(expected));
         if let Some(left_s) = left_s {
@@ -193,10 +194,10 @@ impl RunEstimate {
         if matches!(self.phase, Phase::Clean | Phase::Pack | Phase::Sync) {
             return last;
         }
-        // dpkg may unpack some of them, which nobody counts; but what is configured was unpacked.
+        // dpkg may unpack some packages, which fullbore does not count. But a configured package was unpacked.
         let unpack = Estimate { done: self.unpack.done.max(self.unpack.total * self.configure.share()), ..self.unpack };
         let left = unpack.left_s() + self.configure.left_s();
-        // What is fetched meanwhile is not waited for. Packages count the same: their sizes are not known apart.
+        // Only the time beyond the download counts. All packages count the same: their separate sizes are not known.
         let first = expected.first_packages as f64 / (expected.packages as f64).max(1.0);
         let whole = left + unpack.spent_s + self.configure.spent_s;
         let before_rest = (left - whole * (1.0 - first)).max(0.0);
@@ -212,8 +213,8 @@ impl RunEstimate {
     }
 }
 
-/// How often progress of all phases is told where no download tells it.
-pub const TELL_EVERY: Duration = Duration::from_millis(250);
+/// Interval between progress events of all phases while no download reports progress.
+pub(crate) const TELL_EVERY: Duration = Duration::from_millis(250);
 
 #[cfg(test)]
 mod tests {

@@ -14,16 +14,16 @@ use rustix::io::Errno;
 
 use crate::resolve;
 
-/// Number of lines shown of a failed command, and bytes read for them.
+/// Number of lines shown of a failed command, and the bytes that are read for them.
 const LINES_SHOWN: usize = 12;
 const BYTES_SHOWN: u64 = 16 << 10;
 
 /// Interval between checks for new lines: short enough to appear immediate.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Output of the commands of a run.
+/// Log of the output of a run's commands.
 #[derive(Debug)]
-pub struct Log {
+pub(crate) struct Log {
     file: File,
     /// Destination that replaces the file.
     shown: Option<Arc<File>>,
@@ -34,31 +34,31 @@ impl Log {
     /// dpkg and the scripts of the root run as root, and may draw on the terminal as without fullbore.
     ///
     /// # Errors
-    /// The file cannot be created.
-    pub fn open(directory: &Path, shown: Option<Arc<File>>) -> Result<Log, CommandError> {
+    /// `Disk` if the file cannot be created.
+    pub(crate) fn open(directory: &Path, shown: Option<Arc<File>>) -> Result<Log, CommandError> {
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::APPEND | OFlags::CLOEXEC;
         let file = match rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR) {
             // Not everywhere: on an overlay since Linux 6.1, never on NFS.
             Err(Errno::OPNOTSUPP | Errno::ISDIR) => in_memory(),
             opened => opened,
         }
-        .map_err(|error| CommandError::disk(directory, &error.into()))?;
+        .map_err(|error| CommandError::cannot("create a file in", directory, &error.into()))?;
         Ok(Log { file: File::from(file), shown })
     }
 
-    /// Opens a separate log of the same kind.
+    /// Opens a separate log with the same settings.
     ///
     /// # Errors
-    /// The file cannot be created.
-    pub fn another(&self, directory: &Path) -> Result<Log, CommandError> {
+    /// `Disk` if the file cannot be created.
+    pub(crate) fn another(&self, directory: &Path) -> Result<Log, CommandError> {
         Log::open(directory, self.shown.clone())
     }
 
     /// Redirects stderr of a command here, and stdout with `also_stdout`.
     ///
     /// # Errors
-    /// The descriptor cannot be duplicated.
-    pub fn take(&self, command: &mut Command, also_stdout: bool) -> Result<(), CommandError> {
+    /// `Internal` if a descriptor cannot be duplicated.
+    pub(crate) fn take(&self, command: &mut Command, also_stdout: bool) -> Result<(), CommandError> {
         let stdio =
             || -> io::Result<Stdio> { Ok(Stdio::from(self.shown.as_deref().unwrap_or(&self.file).try_clone()?)) };
         let internal = |error: io::Error| CommandError::new(ErrorKind::Internal, error);
@@ -69,11 +69,12 @@ impl Log {
         Ok(())
     }
 
-    /// Runs a command to its end.
+    /// Runs a command until it ends. Messages call it `what`.
     ///
     /// # Errors
-    /// The command cannot be started, or fails; then with its last lines.
-    pub fn run(&self, command: &mut Command, what: &str) -> Result<(), CommandError> {
+    /// `Usage` if the command cannot be started, `Partial` with its last lines if it fails, and `Internal` if a
+    /// descriptor cannot be duplicated.
+    pub(crate) fn run(&self, command: &mut Command, what: &str) -> Result<(), CommandError> {
         self.take(command, true)?;
         let status = command.status().map_err(|error| cannot_start(command, &error))?;
         self.judge(status, what)
@@ -83,8 +84,13 @@ impl Log {
     /// left running.
     ///
     /// # Errors
-    /// Like [`Log::run`].
-    pub fn follow(&self, command: &mut Command, what: &str, told: &mut dyn FnMut(String)) -> Result<(), CommandError> {
+    /// The errors of [`Log::run`].
+    pub(crate) fn follow(
+        &self,
+        command: &mut Command,
+        what: &str,
+        told: &mut dyn FnMut(String),
+    ) -> Result<(), CommandError> {
         self.take(command, true)?;
         let mut at = self.length();
         let mut child = command.spawn().map_err(|error| cannot_start(command, &error))?;
@@ -122,8 +128,8 @@ impl Log {
     /// Runs a command to its end; returns its stdout.
     ///
     /// # Errors
-    /// Like [`Log::run`].
-    pub fn read(&self, command: &mut Command, what: &str) -> Result<String, CommandError> {
+    /// The errors of [`Log::run`].
+    pub(crate) fn read(&self, command: &mut Command, what: &str) -> Result<String, CommandError> {
         let (status, text) = self.output(command)?;
         self.judge(status, what)?;
         Ok(text)
@@ -138,8 +144,8 @@ impl Log {
     /// Like [`Log::read`], for apt-get; an error includes its explanation.
     ///
     /// # Errors
-    /// Like [`Log::run`].
-    pub fn ask(&self, command: &mut Command, what: &str) -> Result<String, CommandError> {
+    /// The errors of [`Log::run`]; if the command fails, with apt's explanation from its stdout.
+    pub(crate) fn ask(&self, command: &mut Command, what: &str) -> Result<String, CommandError> {
         let start = self.length();
         let (status, text) = self.output(command)?;
         if status.success() {
@@ -154,8 +160,8 @@ impl Log {
     /// Checks the exit status of a command.
     ///
     /// # Errors
-    /// The command failed; with the last lines of the log.
-    pub fn judge(&self, status: ExitStatus, what: &str) -> Result<(), CommandError> {
+    /// `Partial` if the command failed, with the last lines of the log.
+    pub(crate) fn judge(&self, status: ExitStatus, what: &str) -> Result<(), CommandError> {
         if status.success() {
             return Ok(());
         }
@@ -164,7 +170,7 @@ impl Log {
     }
 
     /// Content of the log, up to a limit.
-    pub fn all(&self) -> Vec<u8> {
+    pub(crate) fn all(&self) -> Vec<u8> {
         /// Maximum number of bytes. A guess: more than the output of successful scripts.
         const BYTES_MAX: u64 = 1 << 20;
         let mut bytes = vec![0; self.length().min(BYTES_MAX) as usize];
@@ -203,10 +209,10 @@ fn cannot_start(command: &Command, error: &io::Error) -> CommandError {
 /// Removes a file if it exists.
 ///
 /// # Errors
-/// It cannot be removed.
-pub fn removed(path: &Path) -> Result<(), CommandError> {
+/// `Disk` if the file exists and cannot be removed.
+pub(crate) fn removed(path: &Path) -> Result<(), CommandError> {
     match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(CommandError::disk(path, &error)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(CommandError::cannot("remove", path, &error)),
         _ => Ok(()),
     }
 }

@@ -10,8 +10,8 @@ use super::download::Downloads;
 use super::unpacker::UnpackOutcome;
 use super::{Flush, Observer, Part, PartClock, UnpackTimes, totals, verdict};
 
-/// Totals and course of one run.
-pub struct RunRecord {
+/// Totals and time course of one run.
+pub(crate) struct RunRecord {
     summary: Summary,
     phases: Vec<(u64, Phase)>,
     clock: PartClock,
@@ -25,7 +25,7 @@ pub struct RunRecord {
 impl RunRecord {
     /// Starts with this part and emits the event. `dir` is the directory that the user gave, and the cost of a flush is
     /// measured in `on_disk`.
-    pub fn begin(command: &str, dir: &Path, on_disk: &Path, part: Part, events: &mut dyn Events) -> RunRecord {
+    pub(crate) fn begin(command: &str, dir: &Path, on_disk: &Path, part: Part, events: &mut dyn Events) -> RunRecord {
         events.emit(Event::started(command, dir.display().to_string()));
         RunRecord {
             summary: Summary { started_unix_s: began(Duration::ZERO), changed: true, ..Summary::default() },
@@ -40,8 +40,8 @@ impl RunRecord {
     }
 
     /// Starts the next phase, and measures this part from now on.
-    pub fn turn(&mut self, events: &mut dyn Events, phase: Phase, part: Part) {
-        // apt has packages unpacked and configured in turns, often the same several times.
+    pub(crate) fn turn(&mut self, events: &mut dyn Events, phase: Phase, part: Part) {
+        // apt alternates between unpacking and configuring, often with the same phase several times in a row.
         if self.phases.last().is_none_or(|(_, last)| *last != phase) {
             self.phases.push((self.clock.begun().elapsed().as_millis() as u64, phase));
             events.emit(Event::Phase { phase });
@@ -50,7 +50,7 @@ impl RunRecord {
     }
 
     /// Measures this part from now on.
-    pub fn part(&mut self, part: Part) {
+    pub(crate) fn part(&mut self, part: Part) {
         self.clock.turn(part);
         if let Some(observer) = &self.observer {
             observer.set_on(part == Part::Dpkg);
@@ -58,7 +58,7 @@ impl RunRecord {
     }
 
     /// Adds packages that were unpacked in parallel, and packages that were left to dpkg.
-    pub fn unpacked(&mut self, done: &UnpackOutcome) {
+    pub(crate) fn unpacked(&mut self, done: &UnpackOutcome) {
         self.unpacking.add(&done.times);
         let packages = &mut self.packages;
         packages.unpacked += done.packages.len() as u64;
@@ -72,27 +72,27 @@ impl RunRecord {
     }
 
     /// Adds removed packages.
-    pub fn removed(&mut self, packages: u64) {
+    pub(crate) fn removed(&mut self, packages: u64) {
         self.packages.removed += packages;
     }
 
     /// Resets the counts, because the unpacked packages were removed again.
-    pub fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.packages = PackageTotals::default();
     }
 
-    /// Bytes of the files that were unpacked.
-    pub fn unpacked_bytes(&self) -> u64 {
+    /// Bytes of the regular files that were unpacked.
+    pub(crate) fn unpacked_bytes(&self) -> u64 {
         self.packages.file_bytes
     }
 
-    /// What a flush costs.
-    pub fn flush(&self) -> Flush {
+    /// Measured cost of a flush in the root.
+    pub(crate) fn flush(&self) -> Flush {
         self.flush
     }
 
     /// Emits the totals at the end.
-    pub fn report(mut self, downloads: &mut Downloads) -> Report {
+    pub(crate) fn report(mut self, downloads: &mut Downloads) -> Report {
         self.clock.turn(Part::Around);
         let observed = self.observer.take().map(Observer::finish).unwrap_or_default();
         self.clock.deal(Part::Dpkg, &observed);

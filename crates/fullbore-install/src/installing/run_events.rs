@@ -1,7 +1,7 @@
 //! The events of a run, with progress over all phases.
 //!
-//! The progress of a download is extended to that of the whole run. While no download emits progress, a thread observes
-//! unpacking, dpkg and packing.
+//! Progress of a download is extended to progress of the whole run. While no download reports progress, a thread
+//! observes unpacking, dpkg and packing.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -88,7 +88,7 @@ impl RunProgress {
         state.estimate.progress(now)
     }
 
-    /// Progress of a download, with that of the whole run.
+    /// Converts progress of a download to progress of the whole run.
     fn completed(&self, of_download: Progress) -> Progress {
         let mut state = self.state();
         if state.estimate.phase() == Phase::Indexes {
@@ -100,7 +100,7 @@ impl RunProgress {
         self.refresh(&mut state)
     }
 
-    /// Progress, unless a download emitted it recently, or only the phase is known.
+    /// Progress of the run; `None` if a download reported it recently, or only the phase is known.
     fn beside_downloads(&self) -> Option<Progress> {
         let mut state = self.state();
         // A little more than the interval of a download's progress.
@@ -129,7 +129,7 @@ impl<'a> RunEvents<'a> {
         self.run_progress.clone()
     }
 
-    /// Calls this, and emits progress meanwhile.
+    /// Calls `run`, and reports progress meanwhile.
     pub fn tell_during<R>(&self, run: impl FnOnce() -> R) -> R {
         std::thread::scope(|scope| {
             let (running, ended) = mpsc::channel::<()>();
@@ -172,14 +172,14 @@ impl Events for &RunEvents<'_> {
     }
 }
 
-/// dpkg's log, in which each package that is configured has a line (dpkg(1), `--log`).
+/// dpkg's log, which has a line for each configured package (dpkg(1), `--log`).
 #[derive(Debug)]
 struct DpkgLog {
     path: PathBuf,
     at: u64,
     /// The beginning of a line whose end is not written yet.
     begun: Vec<u8>,
-    /// One whose triggers are processed is installed once more.
+    /// Packages whose line was seen: processing triggers adds another line for a package.
     configured: HashSet<Vec<u8>>,
 }
 
@@ -189,7 +189,7 @@ impl DpkgLog {
         DpkgLog { path, at, begun: Vec::new(), configured: HashSet::new() }
     }
 
-    /// How many packages are configured by now. A log that cannot be read counts no more.
+    /// Number of packages configured by now. If the log cannot be read, the number stays.
     fn configured(&mut self) -> u64 {
         let mut bytes = vec![0; LOG_BYTES_AT_ONCE];
         let count = File::open(&self.path).and_then(|file| file.read_at(&mut bytes, self.at)).unwrap_or(0);
@@ -205,7 +205,7 @@ impl DpkgLog {
             }
         }
         self.begun.drain(..whole);
-        // No line of dpkg's is as long.
+        // dpkg writes no line of this length.
         if self.begun.len() > LOG_BYTES_AT_ONCE {
             self.begun.clear();
         }

@@ -26,7 +26,7 @@ const DATABASE: &str = "var/lib/dpkg";
 
 /// When preinst scripts run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scripts {
+pub(crate) enum Scripts {
     /// Before the files of the batch, as dpkg does.
     Before,
     /// After the files, because there is no shell before.
@@ -34,7 +34,7 @@ pub enum Scripts {
 }
 
 /// Unpacks packages into one root.
-pub struct Unpacker<'a> {
+pub(crate) struct Unpacker<'a> {
     inside: &'a RootCommands<'a>,
     log: &'a Log,
     dpkg_version: String,
@@ -46,10 +46,10 @@ pub struct Unpacker<'a> {
 
 /// The result of a batch.
 #[derive(Debug, Default)]
-pub struct UnpackOutcome {
+pub(crate) struct UnpackOutcome {
     /// The unpacked packages, in the requested order.
     pub packages: Vec<UnpackedPackage>,
-    /// Files for dpkg in the requested order, with the reasons.
+    /// Files left to dpkg, in the requested order, with the reasons.
     pub left: Vec<(PathBuf, String)>,
     /// Files to unpack once dpkg has unpacked those in `left`, in the requested order: a script of the last of these
     /// may change where files go.
@@ -60,7 +60,7 @@ pub struct UnpackOutcome {
     pub bytes: u64,
     /// Times of the stages.
     pub times: UnpackTimes,
-    /// Output of the packages' scripts, by name.
+    /// Output of the packages' scripts, by package name.
     pub said: HashMap<String, Vec<u8>>,
     /// Packages whose preinst is postponed.
     preinsts: Vec<Archive>,
@@ -69,8 +69,8 @@ pub struct UnpackOutcome {
 }
 
 impl<'a> Unpacker<'a> {
-    /// For package files with these sizes and hashes; each that is unpacked counts in `run_progress`.
-    pub fn new(
+    /// Unpacks package files with these sizes and hashes. Each unpacked file counts in `run_progress`.
+    pub(crate) fn new(
         inside: &'a RootCommands<'a>,
         log: &'a Log,
         wanted: &[Wanted],
@@ -84,20 +84,20 @@ impl<'a> Unpacker<'a> {
     }
 
     /// Sets the read-ahead, which may have decompressed packages already.
-    pub fn take_from(&mut self, ahead: Arc<ReadAhead>) {
+    pub(crate) fn take_from(&mut self, ahead: Arc<ReadAhead>) {
         self.ahead = Some(ahead);
     }
 
     /// Adds sizes and hashes of more files.
-    pub fn expect(&mut self, wanted: &[Wanted]) {
+    pub(crate) fn expect(&mut self, wanted: &[Wanted]) {
         for wanted in wanted {
             self.expected.insert(wanted.file_name.clone(), (wanted.size, wanted.sha256));
         }
     }
 
-    /// What dpkg's scripts are told of the dpkg that runs them, what it takes from its environment, and where it logs
-    /// what it configures.
-    pub fn ask_dpkg(&mut self) {
+    /// Asks the root's dpkg for its version, which scripts get, for the environment that it reads, and for the path of
+    /// its log.
+    pub(crate) fn ask_dpkg(&mut self) {
         // apt, and so dpkg, has the environment of other commands in the root.
         let mut command = self.inside.command("sh");
         command.args(["-c", r#"printf '%s\n' "$HOME" "$DPKG_FORCE""#]);
@@ -116,9 +116,9 @@ impl<'a> Unpacker<'a> {
     /// Unpacks these files, given by paths outside of the root.
     ///
     /// # Errors
-    /// The root or its database cannot be used, or a file does not match the index. The changes of this batch are then
-    /// undone.
-    pub fn unpack(&self, files: &[PathBuf], scripts: Scripts) -> Result<UnpackOutcome, CommandError> {
+    /// `Disk` if the root or its database cannot be read or written, `Locked` if another process holds dpkg's lock, and
+    /// `Verification` if a package is damaged or does not match the index. The changes of this batch are then undone.
+    pub(crate) fn unpack(&self, files: &[PathBuf], scripts: Scripts) -> Result<UnpackOutcome, CommandError> {
         let mut done = UnpackOutcome::default();
         let configuration = self.configuration();
         if let Some(reason) = configuration.fault {
@@ -169,7 +169,7 @@ impl<'a> Unpacker<'a> {
         if examined.batch.is_empty() {
             return Ok(self.sorted(done, files));
         }
-        // Only of these: a package of another architecture can have the same name.
+        // Only names of this batch: a package of another architecture can have the same name.
         let by_name: HashMap<String, PathBuf> =
             examined.batch.archives().map(|archive| (archive.name().to_owned(), archive.path().to_owned())).collect();
         done.pending_before = self.pending().iter().map(label_of).collect();
@@ -213,7 +213,7 @@ impl<'a> Unpacker<'a> {
             }
             Err(error) => return Err(failure(&error)),
         }
-        cleared.map_err(|error| CommandError::disk(self.inside.root(), &error))?;
+        cleared.map_err(|error| CommandError::cannot("write into", self.inside.root(), &error))?;
         if scripts == Scripts::After {
             let is_done = |archive: &&Archive| done.packages.iter().any(|package| package.name == archive.name());
             done.preinsts = examined.batch.archives().filter(is_done).filter(|a| a.has_preinst()).cloned().collect();
@@ -224,8 +224,9 @@ impl<'a> Unpacker<'a> {
     /// Writes the files of a package that is left to dpkg into the root, which may not have dpkg yet.
     ///
     /// # Errors
-    /// The package cannot be read, or its files cannot be written.
-    pub fn put_files(&self, file: &Path) -> Result<(), CommandError> {
+    /// `Verification` if the package cannot be parsed or does not match the index, `Disk` if its files cannot be
+    /// written.
+    pub(crate) fn put_files(&self, file: &Path) -> Result<(), CommandError> {
         let root = Root::open(self.inside.root()).map_err(|error| CommandError::new(ErrorKind::Disk, error))?;
         let archive = Archive::open(file).map_err(|error| CommandError::new(ErrorKind::Verification, error))?;
         unpack::put_files(&root, &archive, &self.configuration().filters).map_err(|error| failure(&error))
@@ -234,23 +235,24 @@ impl<'a> Unpacker<'a> {
     /// Runs the postponed preinst scripts.
     ///
     /// # Errors
-    /// A script fails.
-    pub fn run_preinsts(&self, done: &UnpackOutcome) -> Result<(), CommandError> {
+    /// `Partial` with the output if a script fails, `Disk` if the control files cannot be removed.
+    pub(crate) fn run_preinsts(&self, done: &UnpackOutcome) -> Result<(), CommandError> {
         for archive in &done.preinsts {
             self.script(archive, Script::Preinst).map_err(|what| {
                 CommandError::new(ErrorKind::Partial, format_args!("{}: preinst: {what}", archive.name()))
             })?;
         }
-        scripts::clear(self.inside.root()).map_err(|error| CommandError::disk(self.inside.root(), &error))
+        scripts::clear(self.inside.root())
+            .map_err(|error| CommandError::cannot("write into", self.inside.root(), &error))
     }
 
     /// Compiles the Python modules of these packages on all cores.
-    pub fn compile_modules(&self, done: &UnpackOutcome) {
+    pub(crate) fn compile_modules(&self, done: &UnpackOutcome) {
         bytecode::compile(self.inside, self.log, &done.packages);
     }
 
     /// Writes dpkg's log. A failure is ignored, as dpkg does.
-    pub fn note_in_dpkgs_log(&self, done: &UnpackOutcome) {
+    pub(crate) fn note_in_dpkgs_log(&self, done: &UnpackOutcome) {
         let Some(path) = self.configuration().log.filter(|_| !done.packages.is_empty()) else { return };
         let mut date = self.inside.command("date");
         let Ok(now) = self.log.read(date.arg("+%Y-%m-%d %H:%M:%S"), "date") else { return };
@@ -278,7 +280,7 @@ impl<'a> Unpacker<'a> {
             text.push_str(&format!("{now} status half-installed {label}{version}\n"));
             text.push_str(&format!("{now} status unpacked {label}{version}\n"));
         }
-        // By files, not by name.
+        // By package file, because names can repeat.
         text.extend(pending.iter().map(triggers_pending));
         // The mode of dpkg, for any umask of the user.
         let written = Root::open(self.inside.root()).and_then(|root| root.append(&path, 0o644, text.as_bytes()));

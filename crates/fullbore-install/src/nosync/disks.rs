@@ -61,8 +61,8 @@ const CONCURRENT_SYNCS: usize = 16;
 /// (hier(7)).
 const NOT_DPKGS: [&str; 7] = ["home", "media", "mnt", "root", "run", "srv", "tmp"];
 
-/// Whether a file system that cannot be opened holds nothing of dpkg's in the root at `below`: packages have no files
-/// there, or even root may not read it, as with another user's FUSE and an NFS server that squashes root.
+/// Whether a file system that cannot be opened holds no files of dpkg in the root at `below`. Either packages have no
+/// files there, or even root may not read it, as with another user's FUSE mount or an NFS server that squashes root.
 pub(crate) fn is_beyond_dpkg(below: &Path, path: &Path, error: &io::Error) -> bool {
     let inside = path.strip_prefix(below).ok().and_then(|inside| inside.iter().next());
     error.kind() == io::ErrorKind::PermissionDenied
@@ -102,7 +102,7 @@ pub struct SyncReport {
     pub missed: Vec<(PathBuf, io::Error)>,
     /// File systems that were dead at the start already, and still are.
     pub dead_before: Vec<(PathBuf, io::Error)>,
-    /// File systems that cannot be opened and hold nothing of dpkg's.
+    /// File systems that cannot be opened and hold no files of dpkg.
     pub beyond: Vec<(PathBuf, io::Error)>,
     /// Whether sync(2) wrote out all file systems of the machine, because there is no `/proc`. It reports errors only
     /// for the root and the working directory.
@@ -158,7 +158,7 @@ impl Disks {
         Ok(disks)
     }
 
-    /// Opens file systems that a chroot hides: a root that is no mount point is not in the mount table.
+    /// Opens file systems that a chroot hides: a root that is not a mount point is missing in the mount table.
     fn open_hidden(&mut self, paths: &[&Path]) {
         for path in paths {
             let Ok(original) = rustix::fs::open(*path, OPEN, Mode::empty()) else { continue };
@@ -321,15 +321,15 @@ fn is_closed(path: &Path) -> bool {
     !rustix::process::geteuid().is_root() && rustix::fs::access(path, Access::EXEC_OK) == Err(Errno::ACCESS)
 }
 
-/// Whether nobody serves a mount any more: FUSE without its process, a handle that its server does not know. Nothing can be
-/// written there.
+/// Whether a mount has lost its server: FUSE without its process, or a handle that the server does not know. Nothing
+/// can be written there.
 fn is_dead(error: &io::Error) -> bool {
     [Errno::NOTCONN, Errno::STALE].iter().any(|dead| error.raw_os_error() == Some(dead.raw_os_error()))
 }
 
 /// Whether a mount does not open because its root is a socket or a device, as of a bind mount of one.
 fn is_special_file(path: &Path, error: &io::Error) -> bool {
-    // Only after this error: to look at a file of a server that hangs would hang, too.
+    // Checked only after this error: on a server that hangs, looking at the file would hang too.
     error.raw_os_error() == Some(Errno::NXIO.raw_os_error())
         && path.symlink_metadata().is_ok_and(|status| !status.is_dir() && !status.is_file())
 }

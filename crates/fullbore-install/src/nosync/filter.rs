@@ -111,9 +111,9 @@ const X86_64: Architecture = Architecture {
     ],
 };
 
-/// The calls that architectures older than x86-64 number differently. The others have the numbers of i386.
+/// Call numbers in which architectures older than x86-64 differ. Their other numbers are those of i386.
 struct Numbers {
-    /// `sync_file_range` or `sync_file_range2`, and which argument its flags are.
+    /// Number of `sync_file_range` or `sync_file_range2`, and the index of its flags argument.
     sync_file_range: (u32, u8),
     syncfs: u32,
     openat: u32,
@@ -224,8 +224,8 @@ const ARM: Architecture = Architecture {
     .calls(),
 };
 
-/// All at once: a block for an architecture that a machine does not have is never entered, and
-/// which ones it has can change under emulation.
+/// All architectures at once: a block is never entered on a machine without the architecture, and emulation can change
+/// the set.
 const ARCHITECTURES: [&Architecture; 8] = [&X86_64, &I386, &AARCH64, &ARM, &RISCV64, &LOONGARCH64, &POWERPC64, &S390X];
 
 /// Whether the filter knows the system calls of this architecture.
@@ -250,7 +250,7 @@ pub(super) const O_DSYNC: u32 = 0x1000;
 const RWF_SYNC_OR_DSYNC: u32 = 0x6;
 const MS_SYNC: u32 = 4;
 const MS_INVALIDATE: u32 = 2;
-/// `SYNC_FILE_RANGE_WAIT_BEFORE`, `_WRITE` and `_WAIT_AFTER`: all that there are.
+/// `SYNC_FILE_RANGE_WAIT_BEFORE`, `_WRITE` and `_WAIT_AFTER`, which are all flags of the call.
 const SYNC_FILE_RANGE_FLAGS: u32 = 0x7;
 
 /// Program of the filter.

@@ -99,7 +99,7 @@ pub(super) fn apply_filter(command: &mut Command, filter: Vec<sock_filter>, no_n
     let before_exec = move || {
         if dies {
             rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
-            // The parent may have ended before.
+            // The parent may have ended earlier.
             if rustix::process::getppid() != Some(parent) {
                 return Err(rustix::io::Errno::CANCELED.into());
             }
@@ -148,7 +148,7 @@ fn set_filter(filter: &[sock_filter], supervised: bool, no_new_privileges: bool)
     let length = u16::try_from(filter.len()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
     // The kernel reads the instructions and does not write them.
     let program = sock_fprog { len: length, filter: filter.as_ptr().cast_mut() };
-    // The filter is no sandbox: without this flag, kernels before 5.16 disable speculation for all processes with a
+    // The filter is not a sandbox: without this flag, kernels before 5.16 disable speculation for all processes with a
     // filter.
     const PLAIN: libc::c_ulong = libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
     const LISTENING: libc::c_ulong = PLAIN | libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;

@@ -49,7 +49,7 @@ impl Session {
     /// become children of this process, so that they can be found.
     ///
     /// # Errors
-    /// The mount table cannot be read, or there is no such directory.
+    /// The system's error if the mount table cannot be read, or the directory does not exist.
     pub fn open(below: &Path) -> io::Result<Session> {
         let below = below.canonicalize()?;
         let disks = Disks::open_below(&below)?;

@@ -99,7 +99,7 @@ impl Root {
     /// Appends to the file that a path leads to; creates it if the name does not exist.
     ///
     /// # Errors
-    /// It is no regular file, or cannot be written.
+    /// [`RootError`] if the path does not lead to a regular file, or the file cannot be written.
     pub fn append(&self, path: &str, mode: u32, content: &[u8]) -> Result<(), RootError> {
         let error = |error: io::Error| RootError::new(path.as_bytes(), "write", error);
         let mut file = match self.create_new(path, mode)? {
@@ -111,7 +111,7 @@ impl Root {
             }
         };
         if !file.metadata().map_err(error)?.is_file() {
-            return Err(error(io::Error::other("is no regular file")));
+            return Err(error(io::Error::other("is not a regular file")));
         }
         file.write_all(content).map_err(error)
     }
@@ -135,7 +135,7 @@ impl Root {
     /// Creates a directory; returns whether it is new.
     ///
     /// # Errors
-    /// The directory cannot be created, or another file has this name.
+    /// [`RootError`] if the directory cannot be created, or another file has this name.
     pub fn create_directory(&self, path: &str, mode: u32) -> Result<bool, RootError> {
         self.in_parent(path, "create the directory", |parent, name| {
             match rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(mode)) {
@@ -149,7 +149,7 @@ impl Root {
     /// Sets owner and mode of a directory, and its group to root. Links are not followed.
     ///
     /// # Errors
-    /// It is no directory, or cannot be changed.
+    /// [`RootError`] if the path is not a directory, or cannot be changed.
     pub fn own_directory(&self, path: &str, owner: Option<u32>, mode: u32) -> Result<(), RootError> {
         self.in_parent(path, "set the owner of", |parent, name| {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -193,7 +193,7 @@ impl Root {
     /// Sets the mode of a file; links are left alone.
     ///
     /// # Errors
-    /// The file does not exist, or cannot be changed.
+    /// [`RootError`] if the file does not exist, or cannot be changed.
     pub fn set_mode(&self, path: &str, mode: u32) -> Result<(), RootError> {
         self.in_parent(path, "set the mode of", |parent, name| set_mode(parent, name.as_bytes(), mode))
     }
@@ -201,7 +201,7 @@ impl Root {
     /// Renames a file and replaces any file of the new name.
     ///
     /// # Errors
-    /// The file does not exist, or cannot be renamed.
+    /// [`RootError`] if the file does not exist, or cannot be renamed.
     pub fn rename(&self, from: &str, to: &str) -> Result<(), RootError> {
         self.in_parent(from, "rename", |parent, name| {
             let (target, new) = self.parent(to)?;
@@ -212,7 +212,7 @@ impl Root {
     /// Creates a hard link; a symbolic link is not followed.
     ///
     /// # Errors
-    /// The file does not exist, or the new name exists.
+    /// [`RootError`] if the file does not exist, or the new name exists.
     pub fn hard_link(&self, from: &str, to: &str) -> Result<(), RootError> {
         self.in_parent(from, "link", |parent, name| {
             let (target, new) = self.parent(to)?;
@@ -236,7 +236,7 @@ impl Root {
         }
     }
 
-    /// Removes an empty directory; returns `false` if it is not empty or no directory.
+    /// Removes an empty directory; returns `false` if it is not empty or is not a directory.
     ///
     /// # Errors
     /// [`RootError`] if the directory exists and cannot be removed, for a reason that is not its content.
@@ -316,7 +316,7 @@ fn remove(parent: BorrowedFd<'_>, name: &[u8], depth: usize) -> Result<(), Errno
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let directory = match retry(|| rustix::fs::openat(parent, name, flags, Mode::empty())) {
-        // It is no directory, so the first error stands.
+        // Not a directory, so the first error is the right one.
         Err(Errno::NOTDIR | Errno::LOOP) => return Err(Errno::PERM),
         directory => directory?,
     };

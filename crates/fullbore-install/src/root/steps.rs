@@ -118,7 +118,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_goes_where_the_kernel_goes(
+        fn a_path_goes_where_the_kernel_goes(
             parts in prop::collection::vec(
                 prop::sample::select(vec![
                     "usr", "bin", "deep", "etc", "file", "absolute", "upwards", "around", "broken", "up", "..", ".", "",

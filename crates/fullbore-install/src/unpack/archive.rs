@@ -1,4 +1,4 @@
-//! An open `.deb` file: everything before its files is in memory.
+//! An open `.deb` file, with everything before its file archive in memory.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek as _, SeekFrom};
@@ -24,7 +24,7 @@ pub enum ArchiveError {
         #[source]
         source: io::Error,
     },
-    /// The file is no package, or a damaged one.
+    /// The file is not a package, or is damaged.
     #[error("{}: {source}", path.display())]
     Format {
         /// Path of the file.

@@ -1,8 +1,8 @@
 //! Table of claimed names, which keeps packages that are unpacked in parallel apart.
 //!
-//! A package claims a name by its directory (device and inode, so that two paths to one directory are the same) before
-//! it creates the file. Several packages can claim a directory, and only one any other file: the next one is told of
-//! the conflict and unpacked later, alone.
+//! A package claims a name in a directory before it creates the file. The directory is identified by device and inode,
+//! so that two paths to it count as one. Several packages can claim a directory, but only one any other file: the next
+//! one is told of the conflict and unpacked later, alone.
 
 use std::collections::HashMap;
 use std::collections::HashSet;
@@ -27,7 +27,7 @@ pub(super) struct Attributes {
 /// A claimed name.
 #[derive(Debug)]
 pub(super) enum Claim {
-    /// Claimed by this package for a file that is no directory.
+    /// Claimed by this package for a file other than a directory.
     Other(u32),
     /// Claimed by these packages for a directory, in the order of their claims.
     Directory {
@@ -72,7 +72,7 @@ pub(super) struct Taken {
 }
 
 impl Claims {
-    pub fn new() -> Claims {
+    pub(super) fn new() -> Claims {
         Claims {
             parts: (0..PARTS).map(|_| Mutex::default()).collect(),
             hasher: RandomState::new(),
@@ -86,8 +86,12 @@ impl Claims {
         self.parts[part].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Claims a name for a file that is no directory.
-    pub fn other(&self, directory: Identity, name: &[u8], package: u32) -> Result<(), Taken> {
+    /// Claims a name for a file other than a directory.
+    ///
+    /// # Errors
+    ///
+    /// [`Taken`] if another package claimed the name in this round.
+    pub(super) fn other(&self, directory: Identity, name: &[u8], package: u32) -> Result<(), Taken> {
         let mut names = self.part(directory);
         match names.entry((directory, name.into())) {
             std::collections::hash_map::Entry::Vacant(vacant) => {
@@ -100,7 +104,12 @@ impl Claims {
 
     /// Claims a name for a directory. Calls `make` for the first claimant, under the lock of the name; `make` returns
     /// whether it created the directory.
-    pub fn directory<E>(
+    ///
+    /// # Errors
+    ///
+    /// The error of `make`. The inner result is [`Taken`] if another package claimed the name for a file, or an earlier
+    /// package must come first.
+    pub(super) fn directory<E>(
         &self,
         parent: Identity,
         name: &[u8],
@@ -131,27 +140,31 @@ impl Claims {
         }
     }
 
-    /// For a package that finds a directory where it wants something else: whether that was made
-    /// in this round. A directory that was there before stays, as for dpkg.
-    pub fn found_directory(&self, parent: Identity, name: &[u8], package: u32) -> Result<(), Taken> {
+    /// For a package that finds a directory where it wants to create another file. A directory that existed before this
+    /// round stays, as in dpkg.
+    ///
+    /// # Errors
+    ///
+    /// [`Taken`] if another package created the directory in this round.
+    pub(super) fn found_directory(&self, parent: Identity, name: &[u8], package: u32) -> Result<(), Taken> {
         match self.part(parent).get_mut(&(parent, name.into())) {
             Some(claim @ (Claim::Directory { made: true, .. } | Claim::Other(_))) => Err(claim.taken_from(package)),
             _ => Ok(()),
         }
     }
 
-    /// Notes that a directory was made here.
-    pub fn note_fresh(&self, directory: Identity) {
+    /// Notes that a directory was created in this round.
+    pub(super) fn note_fresh(&self, directory: Identity) {
         self.fresh.lock().unwrap_or_else(PoisonError::into_inner).insert(directory);
     }
 
-    /// Whether a directory was made here.
-    pub fn is_fresh(&self, directory: Identity) -> bool {
+    /// Whether a directory was created in this round.
+    pub(super) fn is_fresh(&self, directory: Identity) -> bool {
         self.fresh.lock().unwrap_or_else(PoisonError::into_inner).contains(&directory)
     }
 
-    /// All that was claimed, when everyone is done.
-    pub fn into_claims(self) -> impl Iterator<Item = Claim> {
+    /// All claims of the round, after its workers have ended.
+    pub(super) fn into_claims(self) -> impl Iterator<Item = Claim> {
         let parts = self.parts.into_iter().map(|part| part.into_inner().unwrap_or_else(PoisonError::into_inner));
         parts.flat_map(|names| names.into_values())
     }
@@ -164,7 +177,7 @@ mod tests {
     const ATTRIBUTES: Attributes = Attributes { permissions: Permissions { uid: 0, gid: 0, mode: 0o755 }, mtime_s: 0 };
 
     #[test]
-    fn one_owner_of_a_file_many_of_a_directory() {
+    fn a_file_has_one_owner_and_a_directory_many() {
         let claims = Claims::new();
         assert_eq!(claims.other((1, 1), b"a", 0), Ok(()));
         assert_eq!(claims.other((1, 1), b"a", 1), Err(Taken { by: vec![0] }));

@@ -4,21 +4,21 @@ use std::sync::Arc;
 
 use fullbore_engine::stage::{Kind, Ledger, StageClock};
 
-/// One clock per stage.
+/// One clock per stage of unpacking.
 #[derive(Debug)]
 pub(super) struct Clocks {
-    /// Reading packages and hashing them.
+    /// Reading and hashing package files.
     pub verify: Arc<StageClock>,
-    /// Decompression.
+    /// Decompressing `data.tar`.
     pub decompress: Arc<StageClock>,
-    /// Making files.
+    /// Creating files in the root.
     pub write: Arc<StageClock>,
-    /// dpkg's database.
+    /// Reading and writing dpkg's database.
     pub bookkeeping: Arc<StageClock>,
 }
 
 impl Clocks {
-    pub fn new(ledger: &Ledger) -> Clocks {
+    pub(super) fn new(ledger: &Ledger) -> Clocks {
         let clock = |name| ledger.stage(name, Kind::Thread);
         Clocks {
             verify: clock("verify"),

@@ -86,15 +86,20 @@ pub(super) struct Directories<'a> {
 }
 
 impl<'a> Directories<'a> {
-    /// For one of `workers` workers.
-    pub fn new(root: &'a Root, claims: &'a Claims, workers: usize) -> Directories<'a> {
+    /// Makes an empty set for one of `workers` workers.
+    pub(super) fn new(root: &'a Root, claims: &'a Claims, workers: usize) -> Directories<'a> {
         let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let most = directories_within(workers, descriptors_max());
         Directories { root, claims, open: HashMap::new(), last: None, most, own }
     }
 
     /// Opens a directory by its path from the root, without a leading slash; links are followed.
-    pub fn open(&mut self, path: &[u8]) -> Result<Rc<Directory>, Errno> {
+    ///
+    /// # Errors
+    ///
+    /// The `errno` of resolving or opening the directory: `ENOENT` or `ENOTDIR` if a part is missing or not a
+    /// directory, `ELOOP` for a link loop, `EMFILE` for too many descriptors.
+    pub(super) fn open(&mut self, path: &[u8]) -> Result<Rc<Directory>, Errno> {
         if let Some((last, directory)) = &self.last
             && last == path
         {
@@ -112,7 +117,11 @@ impl<'a> Directories<'a> {
     }
 
     /// Opens a directory that was just created in `parent`.
-    pub fn open_fresh(&mut self, parent: &Directory, name: &[u8], path: &[u8]) -> Result<(), Errno> {
+    ///
+    /// # Errors
+    ///
+    /// The `errno` of opening the directory, for example `ENOTDIR` if something replaced it.
+    pub(super) fn open_fresh(&mut self, parent: &Directory, name: &[u8], path: &[u8]) -> Result<(), Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let descriptor = rustix::fs::openat(parent, name, flags, Mode::empty())?;
         let status = rustix::fs::statat(&descriptor, "", AtFlags::EMPTY_PATH)?;

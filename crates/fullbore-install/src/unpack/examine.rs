@@ -6,7 +6,7 @@ use super::{Archive, Batch, PlannedPackage, Refusal, Root};
 use crate::database::relation::{Relation, Relations};
 use crate::database::{DIRECTORY, Database, DatabaseError, Directive, Record, Stanza, State};
 
-/// Maximum length of the name of a control file in dpkg, in bytes.
+/// Maximum length of a control file's name that dpkg accepts, in bytes.
 const CONTROL_NAME_BYTES_MAX: usize = 50;
 
 /// Programs that change where dpkg puts files of other packages, and with which owner and mode.
@@ -32,7 +32,7 @@ pub struct Refused {
     pub archive: Archive,
     /// Why fullbore does not unpack this package.
     pub refusal: Refusal,
-    /// Whether it only has to wait for a package before it, which dpkg unpacks. After that, it can be examined again.
+    /// Whether the package only waits for an earlier package that dpkg unpacks. It can be examined again after that.
     pub waits: bool,
 }
 
@@ -46,12 +46,12 @@ pub struct Refused {
 /// Dependencies are not checked: the caller is responsible for the order, including `Pre-Depends`.
 ///
 /// # Errors
-/// The database of the root cannot be read.
+/// [`DatabaseError`] if the database of the root cannot be read.
 pub fn examine(root: &Root, archives: Vec<Archive>) -> Result<Examined, DatabaseError> {
     examine_each(root, archives, true)
 }
 
-/// As [`examine`]; packages wait for those before them only with `waits`.
+/// Like [`examine`]; packages wait for earlier ones only with `waits`.
 pub(crate) fn examine_each(root: &Root, archives: Vec<Archive>, waits: bool) -> Result<Examined, DatabaseError> {
     let database = Database::read(root)?;
     let mut present = RelationIndex::default();
@@ -73,7 +73,7 @@ pub(crate) fn examine_each(root: &Root, archives: Vec<Archive>, waits: bool) -> 
             continue;
         }
         match (plan(&database, &present, &names, archive), &awaited) {
-            // Only from here on: those that are dpkg's in any case go with the package before them.
+            // Packages wait only from here on. Those that dpkg gets in any case go with the earlier package.
             (Ok(planned), Some(awaited)) => {
                 is_waiting = true;
                 examined.refused.push(waiting(planned.archive, awaited));

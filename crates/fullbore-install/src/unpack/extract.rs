@@ -53,7 +53,7 @@ pub(super) struct UnpackedPath {
 
 impl UnpackedPath {
     /// Path on disk.
-    pub fn place(&self) -> &[u8] {
+    pub(super) fn place(&self) -> &[u8] {
         self.diverted.as_deref().unwrap_or(&self.path)
     }
 }
@@ -183,7 +183,7 @@ impl<'a> Extraction<'a, '_> {
         Ok(())
     }
 
-    /// Failure for a name that is no valid path. dpkg, which runs in the root, may have a use for it.
+    /// Failure for a name that is not a valid path. dpkg, which runs in the root, may accept the name.
     fn invalid_path(&self, entry: &Entry, reason: PathReason) -> UnpackFailure {
         match reason {
             PathReason::Newline => UnpackFailure::refused("a name in its archive has a line break"),
@@ -240,7 +240,7 @@ impl<R: Read> Read for Clocked<'_, R> {
 
 impl Round<'_> {
     /// Whether all workers must stop.
-    pub fn is_stopped(&self) -> bool {
+    pub(super) fn is_stopped(&self) -> bool {
         self.context.stop.load(Ordering::Relaxed)
             || self.context.caller_stops.is_some_and(|stop| stop.load(Ordering::Relaxed))
     }

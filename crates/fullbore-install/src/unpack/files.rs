@@ -177,7 +177,7 @@ fn make_anew<T>(parent: &Directory, name: &[u8], make: impl Fn() -> Result<T, Er
     }
 }
 
-/// Removes a temporary file, if it exists. A directory of this name is not of fullbore.
+/// Removes a temporary file, if it exists. A directory of this name does not belong to fullbore and stays.
 pub(super) fn remove(parent: &Directory, name: &[u8]) -> Result<(), Errno> {
     match rustix::fs::unlinkat(parent, name, AtFlags::empty()) {
         Err(Errno::NOENT) => Ok(()),

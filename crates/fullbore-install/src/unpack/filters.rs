@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns() {
+    fn patterns_match_as_in_dpkg() {
         for (pattern, text, expected) in [
             ("/usr/share/doc/*", "/usr/share/doc/a/b", true),
             ("/usr/share/doc/*", "/usr/share/doc", false),

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_as_dpkg_lists_them() {
+    fn names_are_listed_as_by_dpkg() {
         for (name, path) in [
             ("./usr/bin/x", "/usr/bin/x"),
             ("usr/bin/x", "/usr/bin/x"),

@@ -1,7 +1,7 @@
 //! Writes only the files of a package, before there is a dpkg; dpkg unpacks the package again later.
 //!
-//! Nothing is checked against the database and nothing recorded. Files get their names at once. As in dpkg, existing
-//! directories and links to directories stay.
+//! No check against the database is made, and nothing is recorded. Files get their final names at once. As in dpkg,
+//! existing directories and links to directories stay.
 
 use std::io::{self, BufRead, BufReader};
 
@@ -26,7 +26,8 @@ const PLAIN_BYTES: usize = 256 << 10;
 /// Writes the files of a package into the root, except those that `filters` exclude.
 ///
 /// # Errors
-/// Every variant of [`UnpackError`] but `Stopped`. Files that were written stay.
+/// [`UnpackError::Archive`], `Tar`, `Data` or `Hostile` for the package, and `File` or `Root` if a file cannot be
+/// written. Files that were written before stay.
 pub fn put_files(root: &Root, archive: &Archive, filters: &Filters) -> Result<(), UnpackError> {
     let database = Database::read(root)?;
     let (clocks, claims) = (Clocks::new(&Ledger::off()), Claims::new());

@@ -1,7 +1,7 @@
 //! Decompresses packages before their turn, while other files arrive or one core configures.
 //!
 //! Packages are decompressed into memory, within a limit, so that the root changes only in dpkg's order. The unpacker
-//! waits for a package that is being decompressed, and decompresses one that is still queued itself.
+//! waits for a package that is being decompressed. It decompresses a package itself that is still queued.
 
 use std::collections::HashMap;
 use std::io::{self, Read};
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_holds_it_until_it_ends() {
+    fn a_pause_holds_reading_ahead_until_it_ends() {
         let dir = tempfile::tempdir().unwrap();
         let (path, bytes, sha256) = package(dir.path(), "a", b"");
         let ahead = ReadAhead::start(1, 8 << 20);

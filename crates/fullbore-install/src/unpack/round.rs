@@ -46,7 +46,7 @@ pub(super) struct Round<'a> {
     pub packed_bytes: u64,
     /// Set for a package that conflicts with an earlier one.
     pub deferred: Vec<AtomicBool>,
-    /// Whether the round only finds out what dpkg would refuse, and writes nothing.
+    /// Whether the round is a dry run, which only finds refusals and writes nothing.
     pub is_dry_run: bool,
 }
 
@@ -67,7 +67,7 @@ pub(super) enum UnpackFailure {
 }
 
 impl UnpackFailure {
-    pub fn refused(reason: impl Into<String>) -> UnpackFailure {
+    pub(super) fn refused(reason: impl Into<String>) -> UnpackFailure {
         UnpackFailure::Refused(reason.into())
     }
 }
@@ -88,7 +88,7 @@ pub(super) struct Outcome {
 
 impl<'a> Round<'a> {
     /// Makes a round of these packages of the batch.
-    pub fn new(
+    pub(super) fn new(
         context: &'a BatchContext<'a>,
         numbers: &[u32],
         database: &'a Database,
@@ -106,12 +106,12 @@ impl<'a> Round<'a> {
         }
     }
 
-    pub fn planned(&self, number: u32) -> &'a PlannedPackage {
+    pub(super) fn planned(&self, number: u32) -> &'a PlannedPackage {
         &self.context.packages[number as usize]
     }
 
     /// Unpacks these packages to temporary names, one thread per package, the largest first.
-    pub fn extract(&self, numbers: &[u32]) -> Vec<Outcome> {
+    pub(super) fn extract(&self, numbers: &[u32]) -> Vec<Outcome> {
         let mut queue = numbers.to_vec();
         queue.sort_by_key(|number| std::cmp::Reverse(self.planned(*number).archive.data().bytes));
         let next = AtomicUsize::new(0);
@@ -179,7 +179,11 @@ impl<'a> Round<'a> {
     }
 
     /// Removes the files that a package wrote.
-    pub fn roll_back(&self, work: &ExtractedFiles) -> Result<(), RootError> {
+    ///
+    /// # Errors
+    ///
+    /// [`RootError`] if a directory cannot be opened or a file cannot be removed.
+    pub(super) fn roll_back(&self, work: &ExtractedFiles) -> Result<(), RootError> {
         let mut directories = Directories::new(self.context.root, &self.claims, 1);
         for placed in work.placed.iter().filter(|placed| placed.role != PathState::Listed) {
             let (parent, base) = split(placed.place());
@@ -190,7 +194,11 @@ impl<'a> Round<'a> {
     }
 
     /// Renames files to their final names.
-    pub fn place(&self, outcomes: &[Outcome]) -> Result<(), RootError> {
+    ///
+    /// # Errors
+    ///
+    /// [`RootError`] of the first file that cannot be renamed.
+    pub(super) fn place(&self, outcomes: &[Outcome]) -> Result<(), RootError> {
         let next = AtomicUsize::new(0);
         let failure = Mutex::new(None);
         std::thread::scope(|scope| {
@@ -213,7 +221,15 @@ impl<'a> Round<'a> {
     /// Gives shared directories the attributes of the first package in order, and removes directories of packages
     /// that were not unpacked. `made` has the directories of all rounds: a deferred package may be the first in
     /// order.
-    pub fn settle_directories(self, gone: &BTreeSet<u32>, made: &mut CreatedDirectories) -> Result<(), RootError> {
+    ///
+    /// # Errors
+    ///
+    /// [`RootError`] if owner and mode of a directory cannot be set, or an empty directory cannot be removed.
+    pub(super) fn settle_directories(
+        self,
+        gone: &BTreeSet<u32>,
+        made: &mut CreatedDirectories,
+    ) -> Result<(), RootError> {
         let fresh = Claims::new();
         let mut directories = Directories::new(self.context.root, &fresh, 1);
         let mut unwanted = Vec::new();

@@ -20,7 +20,8 @@ use crate::root::{Root, RootError};
 /// Unpacks a batch. The caller must hold [`database::Lock::database`].
 ///
 /// # Errors
-/// Every variant of [`UnpackError`]. Nothing of the batch is then installed.
+/// Every variant of [`UnpackError`]: `Archive`, `Tar`, `Data`, `Hostile` and `File` for a faulty package, `Root` and
+/// `Database` for the root, and `Stopped` if the caller stopped the run. No package of the batch is then installed.
 pub fn unpack(root: &Root, batch: &Batch, mut options: Options<'_>) -> Result<Unpacked, UnpackError> {
     let mut begun = StartedPreinsts { batch, numbers: BTreeSet::new() };
     let unpacked = walk(root, batch, &mut options, &mut begun);
@@ -140,9 +141,9 @@ fn read_database(root: &Root, clocks: &Clocks) -> Result<(Database, FileOwners),
     Ok((database, owners))
 }
 
-/// Checks these packages without writing anything, and returns those that will be refused as far as the root tells,
-/// so that no preinst runs in vain. Reads and so verifies each package to its end: scripts run with all rights, and
-/// no byte of them is trusted before it is verified.
+/// Checks these packages without writing anything, and returns those that will certainly be refused, so that no preinst
+/// runs in vain. Each package is read to its end and so verified: scripts run with all rights, so only verified bytes
+/// may be trusted.
 fn ask(round: &Round<'_>, numbers: &[u32]) -> Result<BTreeMap<u32, String>, UnpackError> {
     let mut refused = BTreeMap::new();
     for outcome in round.extract(numbers) {
@@ -151,7 +152,7 @@ fn ask(round: &Round<'_>, numbers: &[u32]) -> Result<BTreeMap<u32, String>, Unpa
             Some(UnpackFailure::Refused(reason)) => {
                 refused.insert(outcome.package, reason);
             }
-            // Only unpacking decides.
+            // Unpacking decides about these.
             Some(UnpackFailure::Deferred(_) | UnpackFailure::MissingDirectory(_)) => {}
             None => {
                 if let Some(label) = disappears(round, &outcome.work) {

@@ -1,4 +1,4 @@
-//! What is to be checked: caps of the command line, of a list, of stdin.
+//! The caps to check: from the command line, a list, or stdin.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -6,49 +6,50 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use fullbore_engine::run::CommandError;
+use fullbore_engine::units;
 use serde::Deserialize;
 use tokio::sync::mpsc;
 
 use crate::cap::Cap;
 
-/// Bytes of a line that are read, as in `get`.
+/// Longest line that is read, in bytes; as in `get`.
 const LINE_BYTES_MAX: u64 = 1 << 20;
 
-/// Caps that are known before they are begun.
+/// Caps read ahead of the checks.
 const AHEAD: usize = 1000;
 
-/// A cap, and what its file is called in reports: never by the cap, which is a secret.
+/// A cap, and the name of its file in reports. The name never contains the cap, which is a secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Named {
     pub name: String,
     pub cap: Cap,
-    /// Goes down from there: `CAP/sub/file`.
+    /// Path below the cap: `sub/file` of `CAP/sub/file`.
     pub path: String,
-    /// It is told of even if all is well.
+    /// Report it even if all is well.
     pub is_argument: bool,
 }
 
-/// A line that is no cap: what it is called, and why not.
+/// A line that is not a cap: its name, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Unreadable {
     pub name: String,
     pub reason: String,
 }
 
-/// Caps in their order; after an error of the input nothing comes.
+/// Caps in their order; an error of the input is the last item.
 pub(super) type Caps = mpsc::Receiver<Result<Result<Named, Unreadable>, CommandError>>;
 
-/// A line of the list that `put --caps` writes.
+/// A line of the list written by `put --caps`.
 #[derive(Deserialize)]
 struct Line {
     cap: String,
     path: String,
 }
 
-/// Reads caps; those of stdin come in the place of `-`, and those of the list last.
+/// Reads caps in a thread: those of stdin in the place of `-`, those of the list last.
 ///
 /// # Errors
-/// An argument is no cap, or the list cannot be opened.
+/// `ErrorKind::Usage` if an argument is not a cap; `ErrorKind::Disk` if the list cannot be opened.
 pub(super) fn read(arguments: &[OsString], list: Option<&Path>) -> Result<Caps, CommandError> {
     let mut given = Vec::new();
     for (number, argument) in arguments.iter().enumerate() {
@@ -65,7 +66,7 @@ pub(super) fn read(arguments: &[OsString], list: Option<&Path>) -> Result<Caps, 
     }
     let open = |path: &Path| match File::open(path) {
         Ok(file) => Ok((path.to_owned(), file)),
-        Err(error) => Err(CommandError::disk(path, &error).context("--caps")),
+        Err(error) => Err(CommandError::cannot("read", path, &error).context("--caps")),
     };
     let list = list.filter(|path| path.as_os_str() != "-").map(open).transpose()?;
     let has_stdin = list.is_none() && arguments.is_empty();
@@ -91,7 +92,7 @@ pub(super) fn read(arguments: &[OsString], list: Option<&Path>) -> Result<Caps, 
 
 type Out = mpsc::Sender<Result<Result<Named, Unreadable>, CommandError>>;
 
-/// Gives a cap for each line; false when no more are wanted.
+/// Sends a cap for each line; returns false when the receiver is gone or the input has failed.
 fn lines(mut from: impl BufRead, path: &Path, out: &Out) -> bool {
     let mut line = Vec::new();
     for number in 1_u64.. {
@@ -100,12 +101,12 @@ fn lines(mut from: impl BufRead, path: &Path, out: &Out) -> bool {
         let cap = match (&mut from).take(LINE_BYTES_MAX + 1).read_until(b'\n', &mut line) {
             Ok(0) => return true,
             Ok(_) if line.trim_ascii().is_empty() => continue,
-            // The rest of it could be taken for another one.
+            // The rest of an overlong line could be mistaken for another cap.
             Ok(count) if count as u64 > LINE_BYTES_MAX => {
-                Err(CommandError::usage(format_args!("{}: more than {LINE_BYTES_MAX} bytes", name())))
+                Err(CommandError::usage(format_args!("{}: more than {}", name(), units::bytes(LINE_BYTES_MAX))))
             }
             Ok(_) => Ok(parse(&String::from_utf8_lossy(&line), name())),
-            Err(error) => Err(CommandError::disk(path, &error)),
+            Err(error) => Err(CommandError::cannot("read", path, &error)),
         };
         let last = cap.is_err();
         if out.blocking_send(cap).is_err() || last {
@@ -115,13 +116,13 @@ fn lines(mut from: impl BufRead, path: &Path, out: &Out) -> bool {
     true
 }
 
-/// A cap alone, or behind it what it is called, or a line of JSON as `put --caps` writes it.
+/// Parses a cap alone, a cap followed by a name, or a JSON line of `put --caps`.
 fn parse(line: &str, name: String) -> Result<Named, Unreadable> {
     let line = line.trim();
     let (text, name) = if line.starts_with('{') {
         match serde_json::from_str::<Line>(line) {
             Ok(Line { cap, path }) => (cap, path),
-            // The error would repeat what is around it, and that may be a cap.
+            // The parser's error quotes its input, which may contain the cap.
             Err(_) => return Err(Unreadable { name, reason: "not a line of `put --caps`".into() }),
         }
     } else {
@@ -146,7 +147,7 @@ fn parse(line: &str, name: String) -> Result<Named, Unreadable> {
 mod tests {
     use super::*;
 
-    /// What comes of a text.
+    /// The caps read from a text.
     fn given(text: &str) -> Vec<Result<Result<Named, Unreadable>, CommandError>> {
         let (out, mut caps) = mpsc::channel(AHEAD);
         lines(text.as_bytes(), Path::new("list"), &out);

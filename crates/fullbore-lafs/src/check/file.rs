@@ -1,4 +1,4 @@
-//! One file: where its shares are, whether these are good, leases on them, and shares that are made again.
+//! Checks one file: finds its shares, verifies them, renews their leases, and makes missing shares again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
@@ -25,69 +25,70 @@ use crate::upload::produce::Pool;
 use crate::upload::source::Source;
 use crate::upload::{Grid, KnownShares, Uploader};
 
-/// Shares that are read to their ends at once: each has a megabyte of blocks in memory.
+/// Shares verified at once; each holds about a megabyte of blocks in memory.
 pub(super) const SHARES_AT_ONCE: usize = 64;
 
-/// Files whose shares are made again at once.
+/// Files repaired at once.
 pub(super) const REPAIRS_AT_ONCE: usize = 8;
 
-/// Segments of ciphertext between the servers that have them and the encoder.
+/// Segments of ciphertext buffered between the download and the encoder.
 const PIECES: usize = 4;
 
-/// What to do with each file, and by what means.
+/// What to do with each file, and the means for it.
 pub(super) struct Checker {
     pub grid: Arc<Grid>,
     pub downloader: Arc<Downloader>,
     pub pool: Pool,
-    /// Read the shares.
+    /// Read the shares and verify their blocks.
     pub verify: bool,
-    /// Renew leases by these secrets.
+    /// The secrets that renew leases; `None`: do not renew.
     pub renew: Option<LeaseSecrets>,
-    /// For new shares.
+    /// The secrets of the leases on new shares.
     pub lease: LeaseSecrets,
-    /// Makes shares again.
+    /// Sends new shares; `None`: do not repair.
     pub uploader: Option<Uploader>,
-    /// Of the node: files of this encoding are to be as happy as it wants.
+    /// The node's encoding. Its `happy` applies to files that have the same k and n.
     pub encoding: Option<Encoding>,
     pub reading: Semaphore,
     pub repairing: Semaphore,
 }
 
-/// What is known of one file.
+/// The state of one file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Checked {
-    /// Shares that a reader needs, k; 0: unknown, as no share of a mutable file was found.
+    /// Shares that a reader needs, k; 0 if no share of a mutable file was found, so that k is unknown.
     pub needed: u16,
     /// Shares that there should be, n.
     pub total: u16,
-    /// Different good shares.
+    /// Number of different good shares.
     pub shares: usize,
-    /// Servers that hold some.
+    /// Servers that hold good shares.
     pub servers: usize,
-    /// Servers that hold different ones.
+    /// Happiness: servers in the largest matching of servers and different shares.
     pub happiness: usize,
-    /// Happiness that the node wants.
+    /// Happiness that the node requires.
     pub happy: Option<u16>,
-    /// Shares that are damaged, one line each.
+    /// Damaged shares, one line each.
     pub damaged: Vec<String>,
-    /// Shares of older versions of a mutable file.
+    /// Number of shares of older versions of a mutable file.
     pub old_shares: usize,
-    /// Servers that did not say what they have.
+    /// Servers that did not say what they hold.
     pub silent: usize,
-    /// Servers that have a lease for the next month now; those that refused one, a line each.
+    /// Servers whose lease now lasts for another month. The next field has one line for each server that refused.
     pub leases: Option<usize>,
     pub lease_troubles: Vec<String>,
-    /// Shares that were made again, or why not.
+    /// Number of shares sent, or why the repair failed; `None` if there was none.
     pub repaired: Option<Result<usize, String>>,
 }
 
 impl Checked {
-    /// The file can be read.
+    /// Whether the file can be read.
     pub(super) fn is_recoverable(&self) -> bool {
         self.needed > 0 && self.shares >= usize::from(self.needed)
     }
 
-    /// All shares are there, and where they should be. Damaged ones beside them do no harm, and cannot be removed from here.
+    /// Whether all shares are there, on enough servers. Damaged copies beside good shares do no harm, and cannot be
+    /// removed from here.
     pub(super) fn is_healthy(&self) -> bool {
         self.is_recoverable()
             && self.shares >= usize::from(self.total)
@@ -95,32 +96,32 @@ impl Checked {
             && self.happy.is_none_or(|happy| self.happiness >= usize::from(happy))
     }
 
-    /// Nothing can be said: shares that were not found may be on servers that did not answer.
+    /// Whether the servers' answers say too little: missing shares may be on servers that did not answer.
     pub(super) fn is_unknown(&self) -> bool {
         !self.is_recoverable() && self.silent > 0
     }
 }
 
-/// Which good shares are where, by the position in the order of the file.
+/// Good shares, by the server's position in the order of the file.
 type Holders = BTreeMap<usize, BTreeSet<u16>>;
 
-/// Shares that were not read to their ends: share, and position of the server in the order of the file.
+/// Shares that could not be verified, by share and position of the server in the order of the file.
 type Faults = BTreeMap<(u16, usize), ShareFault>;
 
-/// One of them.
+/// An entry of [`Faults`].
 type PlacedFault = ((u16, usize), ShareFault);
 
-/// What the servers say of an immutable file.
+/// What the servers hold of an immutable file.
 #[derive(Default)]
 struct Held {
-    /// The grid's servers in the order of the file.
+    /// Positions in the grid of the servers asked, in the order of the file.
     order: Vec<usize>,
     holders: Holders,
     silent: BTreeSet<usize>,
 }
 
 impl Checker {
-    /// Checks what a cap leads to; `None`: it is in the cap itself, and nothing can be wrong with it.
+    /// Checks the file of a cap; `None` if the content is in the cap itself, where nothing can be wrong.
     pub(super) async fn check(&self, cap: &Cap) -> Option<Checked> {
         match cap {
             Cap::Literal(_) | Cap::LiteralDirectory(_) => None,
@@ -142,16 +143,16 @@ impl Checker {
             false => Err("too few shares are left".to_owned()),
         };
         if repaired.is_ok() {
-            // The servers are asked again: what they say counts.
+            // The servers are asked again: their answers count, not what was sent.
             let (again, ..) = self.look(cap).await;
             let Checked { leases, lease_troubles, .. } = checked;
-            // What the new shares have as leases are those that a new file gets.
+            // New shares come with the leases of a new file; the renewals counted before stay.
             checked = Checked { leases, lease_troubles, ..again };
         }
         Checked { repaired: Some(repaired), ..checked }
     }
 
-    /// Asks where shares are, and reads them if that is wanted. Damaged ones count as none.
+    /// Finds the shares, and verifies them if that was asked for. Damaged shares do not count.
     async fn look(&self, cap: &Verifier) -> (Checked, Held, Faults) {
         let mut held = self.held(&cap.storage_index, cap.total).await;
         let mut damaged = match self.verify {
@@ -187,7 +188,7 @@ impl Checker {
         (checked, held, damaged)
     }
 
-    /// What every server says that it holds.
+    /// Asks every server for its shares.
     async fn held(&self, index: &StorageIndex, total: u16) -> Held {
         let mut order = self.grid.order(index);
         order.truncate(SERVERS_ASKED_MAX);
@@ -216,13 +217,13 @@ impl Checker {
         held
     }
 
-    /// Reads all shares to their ends. Those that are of no use: share and position, and why.
+    /// Verifies all shares; returns those that failed, and why.
     async fn verify(&self, cap: &Verifier, held: &Held) -> Faults {
         let mut reading: Vec<Going<'_, Option<PlacedFault>>> = Vec::new();
         for (&position, shares) in &held.holders {
             for &share in shares {
                 reading.push(Box::pin(async move {
-                    // Nobody closes the semaphore.
+                    // The semaphore is never closed.
                     let _turn = self.reading.acquire().await;
                     let link = self.grid.link(held.order[position]);
                     let read = async {
@@ -235,7 +236,7 @@ impl Checker {
         all(reading).await.into_iter().flatten().collect()
     }
 
-    /// Renews the leases on the shares that these servers have of a file, or adds ours.
+    /// Renews the leases on the file's shares on these servers, or adds a lease.
     async fn lease(&self, index: &StorageIndex, secrets: &LeaseSecrets, servers: &[usize], checked: &mut Checked) {
         let mut asking: Vec<Going<'_, Result<bool, String>>> = Vec::new();
         for &server in servers {
@@ -258,7 +259,7 @@ impl Checker {
         checked.leases = Some(renewed);
     }
 
-    /// Makes the shares again that are missing: how many were sent.
+    /// Makes the missing shares again; returns how many were sent.
     async fn repair(
         &self,
         uploader: &Uploader,
@@ -272,7 +273,8 @@ impl Checker {
         let known = KnownShares {
             index: cap.storage_index,
             holds: held.holders.iter().map(|(position, shares)| (at(position), shares.clone())).collect(),
-            // Servers do not take another share of a number that they have; those that are silent would only be waited for.
+            // A server keeps the damaged share it has and takes no other of that number. Silent servers would only be
+            // waited for.
             unfit: damaged.keys().map(|(_, position)| at(position)).chain(held.silent.iter().map(at)).collect(),
         };
         let (out, pieces) = mpsc::channel(PIECES);
@@ -283,12 +285,12 @@ impl Checker {
             read
         };
         let (read, sent) = tokio::join!(reading, uploader.repair(source, original, &known));
-        // Without the ciphertext nothing can be sent, and its error says why.
+        // Without the ciphertext nothing can be sent; the download's error tells the cause.
         read.map_err(|error| error.to_string())?;
         sent.map(|stored| stored.shares.0).map_err(|error| error.to_string())
     }
 
-    /// The block that the cap has the hash of, from the first share that has it.
+    /// The URI extension block with the hash in the cap, from the first share that has it.
     async fn original(&self, cap: &Verifier, held: &Held) -> Result<Original, String> {
         let mut last = "no share has a good URI extension block".to_owned();
         for (&position, shares) in &held.holders {
@@ -336,7 +338,7 @@ impl Checker {
         Checked { repaired: Some(repaired), ..checked }
     }
 
-    /// What is known of one version of a mutable file, and which of its shares are good.
+    /// The state of one version of a mutable file, and its good shares.
     async fn look_at(
         &self,
         found: &Survey,
@@ -381,10 +383,10 @@ impl Checker {
     }
 }
 
-/// One of several things that go on at once.
+/// One of several futures that run at once.
 type Going<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Waits for all of these; gives what came of them, in their order.
+/// Runs all futures at once; returns their results in order.
 async fn all<T>(going: Vec<Going<'_, T>>) -> Vec<T> {
     let mut going: Vec<(Going<'_, T>, Option<T>)> = going.into_iter().map(|one| (one, None)).collect();
     poll_fn(|context| {
@@ -401,7 +403,7 @@ async fn all<T>(going: Vec<Going<'_, T>>) -> Vec<T> {
     going.into_iter().filter_map(|(_, output)| output).collect()
 }
 
-/// What comes out of a channel, for the thread that encodes it.
+/// Reads from a channel, for the thread that encodes.
 struct Pipe {
     pieces: mpsc::Receiver<Bytes>,
     piece: Bytes,
@@ -427,7 +429,7 @@ mod tests {
 
     #[tokio::test]
     async fn answers_keep_the_order_of_the_questions() {
-        // The first waits for the second.
+        // The first future waits for the second.
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let first: Going<'_, u8> = Box::pin(async { receiver.await.unwrap() });
         let second: Going<'_, u8> = Box::pin(async {

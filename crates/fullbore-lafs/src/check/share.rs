@@ -1,4 +1,4 @@
-//! One share of an immutable file, read to its end and compared with the hashes that the cap vouches for.
+//! Verifies one share of an immutable file from beginning to end, against the hashes that the cap vouches for.
 
 use std::ops::Range;
 
@@ -12,13 +12,13 @@ use crate::gbs::link::Link;
 use crate::layout::{HEADER_BYTES_MAX, Layout};
 use crate::upload::produce::Pool;
 
-/// Bytes that are asked for at first: small shares come with one request.
+/// Bytes of the first request: a small share comes with one request.
 const FIRST_BYTES: u64 = 64 << 10;
 
-/// Bytes of blocks that are asked for at once.
+/// Bytes of blocks per request.
 const GROUP_BYTES: u64 = 1 << 20;
 
-/// A share that is being read: what of its beginning is here.
+/// A share being read, with the beginning of its bytes.
 pub(super) struct ShareReader<'a> {
     link: &'a Link,
     index: StorageIndex,
@@ -27,7 +27,7 @@ pub(super) struct ShareReader<'a> {
 }
 
 impl<'a> ShareReader<'a> {
-    /// Asks for the beginning of a share.
+    /// Fetches the beginning of a share.
     pub(super) async fn open(link: &'a Link, index: StorageIndex, share: u16) -> Result<ShareReader<'a>, ShareFault> {
         let mut reader = ShareReader { link, index, share, first: Bytes::new() };
         reader.first = reader.ask(0..FIRST_BYTES).await?;
@@ -41,9 +41,9 @@ impl<'a> ShareReader<'a> {
         read_bytes(&reply.answer)
     }
 
-    /// Bytes of the share; fewer at its end.
+    /// Bytes of a range of the share; fewer at its end.
     async fn bytes(&self, range: Range<u64>) -> Result<Bytes, ShareFault> {
-        // Less than was asked for is all that there is.
+        // A shorter answer than the request means that the share ends there.
         let end =
             if (self.first.len() as u64) < FIRST_BYTES { range.end.min(self.first.len() as u64) } else { range.end };
         if end <= self.first.len() as u64 {
@@ -53,7 +53,7 @@ impl<'a> ShareReader<'a> {
         self.ask(range).await
     }
 
-    /// Its place in the file, and the hashes of its blocks.
+    /// Proves the share's place in the file, and with it the hashes of its blocks.
     pub(super) async fn prove(&self, cap: &Verifier) -> Result<Proven, ShareFault> {
         let header = self.bytes(0..HEADER_BYTES_MAX).await?;
         let layout = Layout::parse(&header).map_err(ShareFault::damaged)?;
@@ -64,7 +64,7 @@ impl<'a> ShareReader<'a> {
                 let bytes = self.bytes(offset..offset.saturating_add(length)).await?;
                 let (extension, _) = read_extension(cap, &layout, &bytes).map_err(ShareFault::damaged)?;
                 let range = hashes_range(&layout, cap, Some(&extension)).map_err(ShareFault::damaged)?;
-                range.ok_or_else(|| ShareFault::damaged("its hashes are nowhere"))?
+                range.ok_or_else(|| ShareFault::damaged("its hashes are missing"))?
             }
         };
         let hashes = self.bytes(offset..offset.saturating_add(length)).await?;

@@ -1,7 +1,7 @@
-//! The entries of a directory, out of its content: bytes that whoever may write to the directory has chosen.
+//! Parses the entries of a directory from its content, which whoever may write to the directory has chosen.
 //!
-//! Per child a netstring, in which are four: name, read cap, write cap (encrypted, not read here) and metadata. Nothing is
-//! believed of a name but that it is Unicode; who makes a file of it has to look at it.
+//! Each child is a netstring of four netstrings: name, read cap, write cap (encrypted, not read here) and metadata. A
+//! name is only known to be Unicode: code that makes a file of it has to check it.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -9,19 +9,19 @@ use unicode_normalization::UnicodeNormalization;
 
 use crate::cap::{Cap, CapError};
 
-/// Bytes of a directory's content that are read: about two million entries. All of it is in memory.
+/// Largest content of a directory that is read, in bytes: about two million entries, all in memory.
 pub const DIRECTORY_BYTES_MAX: u64 = 512 << 20;
 
-/// Entries of a directory that are read. Minimal ones take 16 bytes of content, and ten times as many in memory.
+/// Most entries of a directory that are read. Minimal ones take 16 bytes of content, and ten times as much in memory.
 pub const ENTRIES_MAX: usize = 2_000_000;
 
-/// Seconds before or after 1970 that count as a time: the years 0 to 9999 are within.
+/// Seconds before or after 1970 that are accepted as a time: covers the years 0 to 9999.
 const SECONDS_MAX: i64 = 1 << 38;
 
-/// When a child was last written to.
+/// The time of a child's last modification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time {
-    /// Seconds since 1970.
+    /// Seconds since 1970-01-01 UTC; negative before.
     pub seconds: i64,
     /// Nanoseconds after that second.
     pub nanoseconds: u32,
@@ -30,33 +30,34 @@ pub struct Time {
 /// One child of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Its name, in Unicode's composed form. Nothing else is known of it: it may have slashes, or be `..`.
+    /// Its name, in Unicode's composed form. Nothing else is checked: it may contain slashes, or be `..`.
     pub name: String,
-    /// The right to read it, or why there is none that is understood.
+    /// The read cap, or why it is not supported.
     pub cap: Result<Cap, CapError>,
-    /// Its last modification; where nobody noted that, when it was put into the directory.
+    /// Its last modification; if that was not stored, the time when it was put into the directory.
     pub modified: Option<Time>,
 }
 
-/// A directory whose content is none, or too much.
+/// A directory content that is malformed, or too large.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DirectoryError {
-    /// No sequence of children.
+    /// Not a sequence of children.
     #[error("the directory is malformed at byte {position}")]
     Malformed {
-        /// Where the first child begins that cannot be read.
+        /// Offset in bytes of the first child that cannot be parsed.
         position: usize,
     },
-    /// More children than are read.
+    /// More than [`ENTRIES_MAX`] children.
     #[error("the directory has more than {ENTRIES_MAX} entries")]
     TooMany,
 }
 
-/// Reads the content of a directory.
+/// Parses the content of a directory.
 ///
 /// # Errors
-/// [`DirectoryError`] if it is no sequence of children, or has more than [`ENTRIES_MAX`]; what a single child says cannot fail the others.
+/// [`DirectoryError::Malformed`] if it is not a sequence of children; [`DirectoryError::TooMany`] for more than
+/// [`ENTRIES_MAX`]. A child with an unsupported cap does not fail the others.
 pub fn entries(content: &[u8]) -> Result<Vec<Entry>, DirectoryError> {
     let mut entries = Vec::new();
     let mut rest = content;
@@ -80,7 +81,7 @@ pub fn entries(content: &[u8]) -> Result<Vec<Entry>, DirectoryError> {
     Ok(entries)
 }
 
-/// A netstring, and what is behind it.
+/// Splits off a netstring; returns its content and the rest.
 fn take_netstring(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let colon = text.iter().take(20).position(|&byte| byte == b':')?;
     let (length, rest) = (&text[..colon], &text[colon + 1..]);
@@ -92,8 +93,8 @@ fn take_netstring(text: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((value, rest.strip_prefix(b",")?))
 }
 
-/// What of a child's metadata is of use here. Times are kept as they are written: as floating-point numbers they would
-/// lose what is below a microsecond.
+/// The used part of a child's metadata. Times stay as they are written: as floating-point numbers they would lose
+/// digits below a microsecond.
 #[derive(Deserialize)]
 struct Metadata<'a> {
     #[serde(borrow)]
@@ -102,7 +103,7 @@ struct Metadata<'a> {
     tahoe: Option<Links<'a>>,
 }
 
-/// What the stock client notes by itself.
+/// Times that the stock client records by itself.
 #[derive(Deserialize)]
 struct Links<'a> {
     #[serde(borrow)]
@@ -116,7 +117,7 @@ fn modified(metadata: &[u8]) -> Option<Time> {
 }
 
 impl Time {
-    /// Seconds, with a fraction.
+    /// Parses seconds with an optional fraction.
     fn parse(number: &RawValue) -> Option<Time> {
         let text = number.get();
         let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
@@ -136,7 +137,7 @@ impl Time {
         Time::new(whole as i64, ((seconds - whole) * 1e9) as u32, false)
     }
 
-    /// `down`: the fraction counts backwards, as it does behind a negative number.
+    /// `down`: the fraction counts backwards, as it does after a negative number of seconds.
     fn new(seconds: i64, nanoseconds: u32, down: bool) -> Option<Time> {
         let nanoseconds = nanoseconds.min(999_999_999);
         if seconds.checked_abs()? > SECONDS_MAX {
@@ -148,7 +149,7 @@ impl Time {
         })
     }
 
-    /// As it stands in metadata: seconds, with as many digits as are needed.
+    /// Writes the time as in metadata: seconds, with as many decimals as needed.
     pub fn to_json(self) -> String {
         let down = self.seconds < 0 && self.nanoseconds > 0;
         let (whole, fraction) = match down {
@@ -157,7 +158,7 @@ impl Time {
         };
         let sign = if down && whole == 0 { "-" } else { "" };
         let fraction = format!("{fraction:09}");
-        // A number without a fraction is read back by Python as another type than it writes.
+        // Python would read a number without a fraction as an integer, not as the float that it writes.
         let fraction = match fraction.trim_end_matches('0') {
             "" => "0",
             digits => digits,
@@ -189,7 +190,7 @@ mod tests {
         {
             assert_eq!(raw(no_time), None, "{no_time}");
         }
-        // The time of a link counts where no other is noted.
+        // The time of the link counts if no other is stored.
         let both = br#"{"ctime": 1.0, "tahoe": {"linkmotime": 7.5, "linkcrtime": 6}, "mtime": 5}"#;
         assert_eq!(modified(both), time(5, 0));
         assert_eq!(modified(br#"{"tahoe": {"linkmotime": 7.5}, "x": [{"mtime": 1}]}"#), time(7, 500_000_000));
@@ -247,7 +248,7 @@ mod tests {
         }
 
         #[test]
-        fn nothing_makes_it_panic(content in proptest::collection::vec(any::<u8>(), 0..200), json in "\\PC{0,40}") {
+        fn nothing_makes_the_parser_panic(content in proptest::collection::vec(any::<u8>(), 0..200), json in "\\PC{0,40}") {
             let _ = entries(&content);
             let _ = modified(json.as_bytes());
             let _ = raw(&json);

@@ -1,10 +1,10 @@
-//! How the data of a file's shares is cut into what is asked for at once.
+//! How the data of a file's shares is divided into requests.
 //!
-//! The code works byte by byte: byte j of any k shares gives byte j of the k pieces of a segment. So a reader
-//! need not take the same k shares from beginning to end. A long file is asked for in groups of whole blocks,
-//! each from k of the shares, so that all servers send at once, each in its own slow start. A file of few
-//! segments is cut across its blocks: with ten servers and k = 3 there are ten parts, each from three
-//! servers, and each of them sends three tenths of a share.
+//! The code works byte by byte: byte j of any k shares gives byte j of the k pieces of a segment. So a reader may use
+//! different shares for different parts of a segment. A long file is requested in groups of whole blocks, each from k
+//! shares: all servers send at once, each in its own slow start. A file of few segments is cut across its blocks. With
+//! ten servers and k = 3 it has ten parts, each read from three servers, so that each server sends three tenths of a
+//! share.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use crate::geometry::Geometry;
 
-/// Bytes of one request at most. The server sends them piece by piece.
+/// Most bytes of one request. The server sends them piece by piece.
 pub(super) const RANGE_BYTES: u64 = 1 << 20;
 
-/// Bytes of a part at least: what a server's first flight carries (RFC 6928: ten segments).
+/// Least bytes of a part: what a server's first flight carries (RFC 6928: ten segments).
 const PART_BYTES_MIN: u64 = 14 << 10;
 
-/// Requests to each server that a file should give at least, so that fast servers can send more.
+/// Least requests to each server per file, so that fast servers can send more.
 const TURNS: u64 = 4;
 
 /// The parts of a file's shares; offsets count from the first block.
@@ -26,37 +26,37 @@ const TURNS: u64 = 4;
 pub(super) struct Cut {
     /// Bytes of all blocks of a share.
     pub data: u64,
-    /// Bytes of a part; the last may be shorter.
+    /// Bytes of a part; the last part may be shorter.
     pub part: u64,
-    /// Parts end where blocks end.
+    /// Whether parts end where blocks end.
     pub whole_blocks: bool,
-    /// Parts that each reader is asked for, and in how many requests; 0: who is asked for a part is seen when it is asked for.
+    /// Parts per reader, and the number of requests for them. 0: the reader of each part is chosen when it is
+    /// requested.
     turn: u64,
     requests: u64,
 }
 
 impl Cut {
-    /// For a file of this geometry, of which `shares` can be read at once, each over so many connections.
+    /// The cut for a file of this geometry, with `shares` readable at once, each over `connections` connections.
     pub(super) fn new(geometry: &Geometry, shares: usize, connections: usize) -> Cut {
         let data = geometry.share_data().max(1);
         let block = geometry.block_size().max(1);
         let needed = u64::from(geometry.encoding.needed).max(1);
         let shares = (shares as u64).max(needed);
-        // So many parts can be under way with no share in two of them.
+        // This many parts can be in flight at once, each from k shares, with no share in two of them.
         let abreast = shares / needed;
         if shares > needed && geometry.segments <= 2 * abreast {
             let (parts, turn) = even_parts(shares, needed, connections as u64);
             let part = data.div_ceil(parts).max(PART_BYTES_MIN).min(data);
             let turn = if data.div_ceil(part) == parts { turn } else { 0 };
-            // A part that is the whole data is whole blocks as well.
+            // A part of all data consists of whole blocks, too.
             return Cut { data, part, whole_blocks: part == data, turn, requests: connections.max(1) as u64 };
         }
         let blocks = (geometry.segments / (abreast * TURNS)).clamp(1, (RANGE_BYTES / block).max(1));
         Cut { data, part: (blocks * block).min(RANGE_BYTES), whole_blocks: true, turn: 0, requests: 0 }
     }
 
-    /// The parts that the reader in this place is to be asked for, those of each request together. All readers' turns are
-    /// all parts, each k times.
+    /// The parts for the reader at this position, one range per request. Over all readers each part occurs k times.
     pub(super) fn turn(&self, position: u64) -> impl Iterator<Item = Range<u64>> + use<> {
         let parts = self.data.div_ceil(self.part);
         let (turn, each) = (self.turn, self.turn.div_ceil(self.requests.max(1)).max(1));
@@ -74,14 +74,15 @@ impl Cut {
         begin..(begin + self.part).min(self.data)
     }
 
-    /// The parts that a range touches.
+    /// The parts that overlap with a range.
     pub(super) fn parts(&self, range: &Range<u64>) -> Range<u64> {
         range.start / self.part..range.end.min(self.data).div_ceil(self.part)
     }
 }
 
-/// How many parts, each from k of the shares, give every share as many as every other, and each of its connections as well;
-/// and how many that are. Where that were too many, each connection has one of what can be under way at once.
+/// The number of parts, each from k shares, for which every share and every connection gets equally many; and how many
+/// parts each share gets. If that would be too many, each connection gets one of the parts that can be in flight at
+/// once.
 fn even_parts(shares: u64, needed: u64, connections: u64) -> (u64, u64) {
     let common = greatest_common_divisor(shares, needed);
     let (parts, turn, connections) = (shares / common, needed / common, connections.max(1));
@@ -99,22 +100,22 @@ fn greatest_common_divisor(a: u64, b: u64) -> u64 {
 /// A share that could be asked for a part.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Choice {
-    /// Its reader.
+    /// Number of its reader.
     pub reader: usize,
-    /// Its number.
+    /// Number of the share.
     pub share: u16,
-    /// Bytes that its server has been asked for and has not sent.
+    /// Bytes requested from its server and not yet received.
     pub load: u64,
 }
 
-/// Who is to be asked next: the one with the least to do, of shares that are not `taken` yet. Of equals the
-/// first, because the first k shares need no decoding.
+/// Chooses the next reader: the one with the least load, among shares not yet `taken`. The first of equals, since the
+/// first k shares need no decoding.
 pub(super) fn choose(choices: impl Iterator<Item = Choice>, taken: &BTreeSet<u16>) -> Option<usize> {
     let free = choices.filter(|choice| !taken.contains(&choice.share));
     free.min_by_key(|choice| (choice.load, choice.reader)).map(|choice| choice.reader)
 }
 
-/// How long an answer may be waited for before the same bytes are asked of somebody else.
+/// How long to wait for an answer before the same bytes are requested from another server.
 #[derive(Debug, Default)]
 pub(super) struct Patience {
     mean: Duration,
@@ -122,23 +123,23 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// Silence of a connection after which its server counts as slow: longer than the pause of a
-    /// retransmission, and ten round trips of a far server.
+    /// Silence of a connection after which its server counts as slow: longer than the pause of a retransmission, and
+    /// ten round trips of a far server.
     pub(super) const SILENCE: Duration = Duration::from_secs(1);
-    /// A request is late when it takes so many times as long as others did.
+    /// A request is late if it takes this many times the mean of others.
     const TIMES: u32 = 4;
-    /// Answers from which on the mean says something.
+    /// Least answers for a meaningful mean.
     const ANSWERS: u32 = 4;
 
-    /// A request was answered after so long.
+    /// Records the time that a request took.
     pub(super) fn answered(&mut self, after: Duration) {
         self.answers = self.answers.saturating_add(1);
-        // The mean of the last answers: what is waited for grows while a path fills up.
+        // A mean over the last answers: the limit grows while a path fills up.
         let weight = self.answers.min(8);
         self.mean = (self.mean * (weight - 1) + after) / weight;
     }
 
-    /// Whether a request that was asked so long ago, on a connection silent for so long, is late.
+    /// Whether a request is late, by its age and the silence of its connection.
     pub(super) fn is_over(&self, asked: Duration, silent: Duration) -> bool {
         let usual = if self.answers >= Self::ANSWERS { self.mean * Self::TIMES } else { Duration::MAX };
         asked >= Self::SILENCE && (silent >= Self::SILENCE || asked >= usual)
@@ -176,7 +177,7 @@ mod tests {
             0..1,
             "70 requests were too many"
         );
-        // Nothing is gained by cutting what one flight carries.
+        // Cutting what one flight carries gains nothing.
         assert_eq!(Cut::new(&geometry(3, 10, 40_000), 10, 4).parts(&(0..13_334)), 0..1);
     }
 

@@ -1,4 +1,4 @@
-//! What one share of a file is being asked for, and what came of it.
+//! One share of a file: what was requested of it, and what has arrived.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,36 +12,36 @@ use crate::cap::Verifier;
 use crate::extension::Extension;
 use crate::layout::{HEADER_BYTES_MAX, Layout};
 
-/// Bytes that are asked for beyond what is expected when a share is asked for as a whole: enough for the hashes of some
-/// hundred segments. Servers that send all of it to each request take so much memory.
+/// Bytes requested beyond the expected length when a share is read as a whole: enough for the hashes of some hundred
+/// segments. Some servers allocate all of it for each request.
 pub(super) const WHOLE_MORE_BYTES: u64 = 256 << 10;
 
-/// What a request was for.
+/// The part of a share that a request is for.
 #[derive(Debug, Clone)]
 pub(super) enum ShareSection {
     /// All of a small share.
     Whole,
     Header,
-    /// The URI extension block alone, where the header claims more hashes than it is believed.
+    /// The URI extension block alone, if the header claims more hashes than are credible.
     Extension,
-    /// From where on.
+    /// All hashes, from this offset in the share on.
     Hashes(u64),
-    /// Blocks; offsets count from the first one.
+    /// Blocks; offsets count from the first block.
     Data(Range<u64>),
 }
 
-/// A share that is being read.
+/// A share being read from a server.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
     pub share: u16,
     pub server: usize,
-    /// Its place among those that are read from: which parts are its turn.
+    /// Its position among the readers, which decides the parts of its turn.
     pub position: u64,
-    /// It was asked for those.
+    /// Whether the parts of its turn were requested.
     pub had_turn: bool,
-    /// It is of no use.
+    /// Whether the share is not used any more.
     pub failed: bool,
-    /// Something was asked of it that others have answered long since. It may still answer.
+    /// Whether a request takes much longer than others do. It may still be answered.
     pub slow: bool,
     pub whole_asked: bool,
     header_asked: bool,
@@ -51,13 +51,13 @@ pub(super) struct Reader {
     hashes_asked: Option<u64>,
     hashes: Option<(u64, Bytes)>,
     pub proven: Option<Arc<Proven>>,
-    /// By offset in the data.
+    /// Received blocks, by offset in the data.
     pub fetched: Fetched,
-    /// Blocks that were asked for: where they begin, how many bytes, when.
+    /// Blocks requested and not yet received: by offset, length in bytes and time of the request.
     pub pending: BTreeMap<u64, (u64, Instant)>,
-    /// When its header, or its hashes, were asked for, and they are not here yet.
+    /// When the header or the hashes were requested, while they are awaited.
     proof_asked: Option<Instant>,
-    /// Bytes of blocks that it sent.
+    /// Bytes of blocks received.
     pub bytes: u64,
 }
 
@@ -66,16 +66,17 @@ impl Reader {
         Reader { share, server, position, ..Reader::default() }
     }
 
-    /// Nothing came of it yet.
+    /// Whether nothing has arrived from it.
     pub(super) fn is_untried(&self) -> bool {
         self.header.is_none() && self.bytes == 0
     }
 
-    /// What is still to be asked for so that the share can be proven: what, from where in the share, how much.
-    /// Without its header the hashes are taken to be where `usual` has them.
+    /// The next request for proving the share: section, offset in the share, length. Without its header the hashes are
+    /// expected where `usual` has them.
     ///
     /// # Errors
-    /// When the header tells nonsense.
+    /// If the header claims more hashes than the file can have, or the cap's numbers describe no file: the reason in
+    /// words.
     pub(super) fn proof_wanted(
         &self,
         cap: &Verifier,
@@ -95,18 +96,18 @@ impl Reader {
         Ok((self.hashes_asked != Some(offset)).then_some((ShareSection::Hashes(offset), offset, length)))
     }
 
-    /// Bytes of blocks that it was asked for, or has sent.
+    /// Bytes of blocks requested or received.
     #[cfg(test)]
     pub(super) fn asked_bytes(&self) -> u64 {
         self.bytes + self.pending.values().map(|pending| pending.0).sum::<u64>()
     }
 
-    /// When the oldest request was sent that is not answered yet.
+    /// When the oldest unanswered request was sent.
     pub(super) fn waiting_since(&self) -> Option<Instant> {
         self.pending.values().map(|pending| pending.1).chain(self.proof_asked).min()
     }
 
-    /// A request was sent.
+    /// Records that a request was sent.
     pub(super) fn asked(&mut self, what: &ShareSection, now: Instant) {
         match what {
             ShareSection::Whole => {
@@ -131,10 +132,11 @@ impl Reader {
         }
     }
 
-    /// Bytes came.
+    /// Takes the bytes of an answer.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// In words: the bytes end too early; the header is malformed or contradicts the file's size; or the share cannot
+    /// be proven.
     pub(super) fn received(&mut self, what: &ShareSection, bytes: Bytes, cap: &Verifier) -> Result<(), Damage> {
         match what {
             ShareSection::Whole => {
@@ -199,7 +201,7 @@ impl Reader {
             return Ok(());
         }
         if layout.crypttext_tree != *offset {
-            // They were asked for where they are not: segments of another size.
+            // Segments of another size: the hashes were requested from the wrong place.
             self.hashes = None;
             self.proof_asked = None;
             return Ok(());
@@ -211,7 +213,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Lets everything go.
+    /// Drops the share and its bytes.
     pub(super) fn fail(&mut self) {
         self.failed = true;
         self.fetched.clear();
@@ -247,7 +249,7 @@ mod tests {
         assert!(whole.proven.is_some() && whole.pending.is_empty());
         let mut parts = Reader::new(1, 0, 0);
         let now = Instant::now();
-        // The hashes are first looked for where segments of the usual size have them.
+        // The hashes are first requested from where segments of the usual size have them.
         let usual = Layout::new(&Geometry::new(Encoding::new(2, 1, 3).unwrap(), 1000, 1 << 20).unwrap());
         for _ in 0..3 {
             let Some((what, from, length)) = parts.proof_wanted(&cap, &usual).unwrap() else { break };
@@ -267,7 +269,7 @@ mod tests {
 
     #[test]
     fn hashes_are_fetched_as_far_as_the_cap_vouches_for_them() {
-        // So small segments that their hashes are more than a header is believed.
+        // Segments so small that their hashes exceed what a header alone may claim.
         let encoding = Encoding::new(2, 1, 3).unwrap();
         let geometry = Geometry::new(encoding, 5_000_000, 500).unwrap();
         let code = Arc::new(Code::new(2, 3));
@@ -287,7 +289,7 @@ mod tests {
         }
         assert!(reader.proven.is_some() && asked.len() == 3, "{asked:?}");
         assert!(asked[1] <= 17 << 10 && asked[2] > 2_000_000, "{asked:?}");
-        // A header that claims a gap of a megabyte more, in a share whose block is another's.
+        // A header that claims a gap of another megabyte, in a share with another file's block.
         let mut layout = Layout::parse(&share).unwrap();
         layout.extension += 1 << 20;
         let mut liar = Reader::new(0, 0, 0);
@@ -319,7 +321,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_share_makes_it_panic(at in 0_usize..2000, bytes in proptest::collection::vec(any::<u8>(), 0..80), cut in 0_usize..3000) {
+        fn no_share_makes_the_reader_panic(at in 0_usize..2000, bytes in proptest::collection::vec(any::<u8>(), 0..80), cut in 0_usize..3000) {
             let (cap, shares) = file();
             let mut share = shares[0].clone();
             for (offset, byte) in bytes.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Who is asked for what, and when somebody else is asked as well.
+//! Which server is asked for what, and when another one is asked as well.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -11,20 +11,20 @@ use super::{Download, DownloadEvent, GetError, SMALL_SHARE_BYTES};
 use crate::fault::TooFewShares;
 use crate::placement::{Candidate, place};
 
-/// Plaintext that is asked for ahead of what is decoded.
+/// Plaintext requested ahead of decoding, in bytes.
 const AHEAD_BYTES: u64 = 24 << 20;
 
-/// Shares that are read from at once, if k is not more.
+/// Shares read at once, unless k is more.
 pub(super) const READERS: usize = 10;
 
-/// Shares that are proven of a file that is not read by whole blocks: one would do, if it is good.
+/// Shares proven of a file that is not read by whole blocks. One would do, if it is good.
 const PROOFS: usize = 2;
 
-/// Servers that were asked what they have.
+/// The requests for servers' lists of shares.
 #[derive(Debug, Default)]
 pub(super) struct ShareLists {
     asked: BTreeSet<usize>,
-    /// When the first one was.
+    /// When the first request was sent.
     begun: Option<Instant>,
     pub answered: usize,
 }
@@ -34,15 +34,14 @@ impl ShareLists {
         self.answered < self.asked.len()
     }
 
-    /// Servers that are well answer sooner.
+    /// Whether answers take longer than those of a healthy server.
     fn are_late(&self) -> bool {
         self.are_awaited() && self.begun.is_some_and(|begun| begun.elapsed() >= Patience::SILENCE)
     }
 }
 
 impl Download<'_> {
-    /// Takes for granted that shares are where a fresh upload puts them, and so many of them, or k if that is more,
-    /// for those that are read.
+    /// Assumes that shares are where a fresh upload puts them, and reads `most` of them, or k if that is more.
     pub(super) fn guess(&mut self, most: usize) {
         let fresh = vec![Candidate { writable: true, ..Candidate::default() }; self.order.len()];
         let placement = place(&fresh, self.cap.total);
@@ -52,15 +51,16 @@ impl Download<'_> {
             .iter()
             .map(|(&share, &server)| (share, server))
             .partition(|&(_, server)| servers.insert(server));
-        // A second share of a server only where there are not enough servers.
+        // A second share of a server only if there are too few servers.
         let again = again.into_iter().take(self.needed().saturating_sub(first.len()));
         let first = first.into_iter().take(most.max(self.needed()));
         let readers = (0..).zip(first.chain(again));
         self.readers = readers.map(|(position, (share, server))| Reader::new(share, server, position)).collect();
     }
 
-    /// Asks servers what they have. Of small files those first whom they were looked for at: they are connected, and a
-    /// client of another mind has put other shares there. But where servers are far, or something else is wrong, all.
+    /// Asks servers for their lists of shares. With small files the servers already read from are asked first: they are
+    /// connected, and another client may have put other shares there. If servers are far, or something is wrong, all
+    /// are asked.
     pub(super) fn list(&mut self) {
         let is_wrong = !self.troubles.is_empty() || self.readers.iter().any(|reader| reader.slow);
         if self.is_whole && !is_wrong && !self.lists.are_late() && !self.with.is_far.load(Ordering::Relaxed) {
@@ -83,7 +83,7 @@ impl Download<'_> {
         }
         self.lists.begun.get_or_insert_with(Instant::now);
         let link = self.link(server).clone();
-        // Queued here, or what is asked next would be before it.
+        // Enqueued before spawning, so that later requests stay behind it.
         let queued = link.try_send(link.requests().shares(&self.index), 0);
         let events = self.events.0.clone();
         tokio::spawn(async move {
@@ -96,8 +96,8 @@ impl Download<'_> {
         });
     }
 
-    /// Sees that k different shares are being read, from servers that answer, and of files that are not read by whole
-    /// shares more of them.
+    /// Opens readers until k different shares are read from servers that answer; more, if shares are not read as a
+    /// whole.
     pub(super) fn open_more(&mut self) -> Result<(), GetError> {
         loop {
             let reading: BTreeSet<u16> = self.live().filter(|reader| !reader.slow).map(|reader| reader.share).collect();
@@ -105,7 +105,7 @@ impl Download<'_> {
             if is_enough && (self.is_whole || self.is_careful || reading.len() >= READERS) {
                 return Ok(());
             }
-            // Servers that are read from least come first; primary shares need no decoding.
+            // Servers read from least come first; of their shares the lowest, as the first k need no decoding.
             let load = |server: usize| self.live().filter(|reader| reader.server == server).count();
             let is_open = |pair: (u16, usize)| self.live().any(|reader| (reader.share, reader.server) == pair);
             let is_guess = |reader: &&Reader| reader.is_untried() && !self.is_listed(reader);
@@ -117,7 +117,7 @@ impl Download<'_> {
                 .flat_map(|(&share, servers)| servers.iter().map(move |&server| (share, server)))
                 .filter(|&pair| !self.spoiled.contains(&pair) && !is_open(pair))
                 .min_by_key(|&(share, server)| (load(server), share))
-                // More than are needed only where another server sends them.
+                // More than k shares only if another server sends them.
                 .filter(|&(_, server)| !is_enough || load(server) == 0);
             let found: BTreeSet<u16> = self.live().map(|reader| reader.share).collect();
             match best {
@@ -133,7 +133,7 @@ impl Download<'_> {
                     self.list_all();
                     return Ok(());
                 }
-                // Slow ones may still do it.
+                // Slow servers may still answer.
                 None if found.len() >= self.needed() => return Ok(()),
                 None => {
                     let (needed, asked) = (self.cap.needed, self.order.len());
@@ -145,7 +145,7 @@ impl Download<'_> {
         }
     }
 
-    /// Whether its server has said that it has its share.
+    /// Whether the server has listed the reader's share.
     pub(super) fn is_listed(&self, reader: &Reader) -> bool {
         self.holders.get(&reader.share).is_some_and(|servers| servers.contains(&reader.server))
     }
@@ -154,7 +154,7 @@ impl Download<'_> {
         self.readers.iter().filter(|reader| !reader.failed)
     }
 
-    /// Asks for what may be asked for now; false when there was no room for all of it.
+    /// Sends all requests that may be sent now; returns false if a window was full.
     pub(super) fn ask(&mut self) -> bool {
         if self.is_whole {
             let mut sent_all = true;
@@ -170,13 +170,13 @@ impl Download<'_> {
         self.ask_parts() && proofs && turns
     }
 
-    /// Shares are not as they are expected, or somebody lies: nothing is asked of a share that is not proven, because only a
-    /// proven one tells where its blocks are.
+    /// Whether shares differ from what was expected, or some server lies. Then only proven shares are read: they alone
+    /// tell where their blocks are.
     fn is_wary(&self) -> bool {
         self.is_careful || self.turn > 0
     }
 
-    /// Headers and hashes. Where blocks are read whole, of every share; otherwise of some.
+    /// Requests headers and hashes: of every share if blocks are read whole, otherwise of some.
     fn ask_proofs(&mut self) -> bool {
         let most = if self.cut.whole_blocks || self.is_wary() { usize::MAX } else { PROOFS };
         let mut count = 0;
@@ -206,7 +206,7 @@ impl Download<'_> {
         true
     }
 
-    /// Blocks of a file that is cut for a number of readers: of each what is its turn, in as few requests as it has connections.
+    /// Requests the parts of each reader's turn, in as many requests as it has connections.
     fn ask_turns(&mut self) -> bool {
         let done = self.next * self.geometry.block_size();
         let mut sent_all = true;
@@ -218,7 +218,7 @@ impl Download<'_> {
             let (share, position) = (reader.share, reader.position);
             self.readers[number].had_turn = true;
             for parts in self.cut.turn(position) {
-                // Somebody else may have been asked instead of who was in this place before.
+                // Another reader may have got the part in place of an earlier reader at this position.
                 let is_needed = |part: u64| {
                     let taken = self.taken(part);
                     self.cut.range(part).end > done && taken.len() < self.needed() && !taken.contains(&share)
@@ -237,7 +237,7 @@ impl Download<'_> {
         sent_all
     }
 
-    /// Blocks: each part from k shares.
+    /// Requests each part from k shares.
     fn ask_parts(&mut self) -> bool {
         let from = self.next * self.geometry.block_size();
         let ahead = (AHEAD_BYTES / u64::from(self.cap.needed)).max(2 * self.geometry.block_size());
@@ -268,7 +268,7 @@ impl Download<'_> {
         full.is_empty()
     }
 
-    /// Shares of which a part is here, or may be expected.
+    /// Shares of which this part is here, or is expected.
     fn taken(&self, part: u64) -> BTreeSet<u16> {
         let range = self.cut.range(part);
         let able = self.able();
@@ -281,7 +281,7 @@ impl Download<'_> {
         asked.iter().filter(|n| has(n)).map(|&n| self.readers[n].share).collect()
     }
 
-    /// Readers that can be asked for blocks: all that answer, or when nobody is trusted the first of k shares.
+    /// Readers that may be asked for blocks: all that answer; in careful mode the first of each of k shares.
     fn able(&self) -> Vec<usize> {
         let is_able = |reader: &Reader| !reader.failed && !reader.slow && (reader.proven.is_some() || !self.is_wary());
         let able = (0..self.readers.len()).filter(|&number| is_able(&self.readers[number]));
@@ -292,7 +292,7 @@ impl Download<'_> {
         able.filter(|&number| shares.insert(self.readers[number].share)).take(self.needed()).collect()
     }
 
-    /// Bytes that a server was asked for and has not sent.
+    /// Bytes requested from a server and not yet received.
     fn load(&self, server: usize) -> u64 {
         self.live()
             .filter(|reader| reader.server == server)
@@ -301,19 +301,19 @@ impl Download<'_> {
             .sum()
     }
 
-    /// Asks for blocks, in the share's own layout if that is known.
+    /// Requests blocks, by the share's own layout if that is known.
     fn request_data(&mut self, number: usize, range: Range<u64>) -> bool {
         let layout = self.readers[number].proven.as_ref().map_or(self.layout, |proven| proven.layout);
         let length = range.end - range.start;
         self.request(number, ShareSection::Data(range.clone()), layout.data + range.start, length)
     }
 
-    /// Sends a request; false when there was no room for it, or nobody to ask.
+    /// Sends a request; returns false if the window is full, or the server was given up.
     fn request(&mut self, number: usize, what: ShareSection, offset: u64, length: u64) -> bool {
         let reader = &self.readers[number];
         let link = self.link(reader.server);
         let call = link.requests().read(&self.index, reader.share, offset, length);
-        // More of a small share is asked for than there is: the requests of many files go out at once.
+        // A small share is charged with more than its length: the requests for many files go out at once.
         let expected = if matches!(what, ShareSection::Whole) { self.share_len.max(SMALL_SHARE_BYTES) } else { length };
         let pending = match link.try_send_any(call, expected) {
             Ok(Ok(pending)) => pending,
@@ -333,7 +333,7 @@ impl Download<'_> {
         true
     }
 
-    /// Servers that let others wait: what they were asked for is asked of others as well.
+    /// Marks servers that let requests wait too long: other servers are then asked for the same.
     pub(super) fn find_late(&mut self) {
         let now = Instant::now();
         for number in 0..self.readers.len() {

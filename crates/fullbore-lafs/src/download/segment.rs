@@ -1,4 +1,4 @@
-//! One segment out of blocks, or of parts of blocks: joined, checked, decrypted.
+//! Makes a segment from blocks, or from parts of blocks: joins, checks and decrypts it.
 
 use std::ops::Range;
 
@@ -14,19 +14,19 @@ use crate::hash::Hash;
 /// A block of a share, or the part of it that a [`Strip`] covers.
 #[derive(Debug)]
 pub(super) struct Block {
-    /// Whose it is.
+    /// Number of its reader.
     pub reader: usize,
-    /// The number of the share.
+    /// Number of the share.
     pub share: u16,
     pub bytes: Bytes,
-    /// Its hash, where the whole block is here and the share is proven.
+    /// Hash of the block, if the whole block is here and the share is proven.
     pub leaf: Option<Hash>,
 }
 
 /// The same bytes of k blocks.
 #[derive(Debug)]
 pub(super) struct Strip {
-    /// Where in the block.
+    /// Offsets within the block.
     pub range: Range<u64>,
     pub blocks: Vec<Block>,
 }
@@ -36,25 +36,26 @@ pub(super) struct Strip {
 pub(super) struct Segment {
     pub number: u64,
     pub geometry: Geometry,
-    /// Over its ciphertext.
+    /// Hash of its ciphertext.
     pub leaf: Hash,
-    /// In order; together the whole block.
+    /// In order; together they cover the block.
     pub strips: Vec<Strip>,
 }
 
-/// What a segment turned out not to be.
+/// Why a segment could not be made.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum SegmentError {
     /// Blocks of these readers do not have their hashes.
     Blocks(Vec<usize>),
-    /// Something in it is wrong, and nothing says what: blocks were taken in parts, or without their hashes.
+    /// The segment is wrong, but no block can be blamed: some came in parts, or without hashes.
     Somewhere,
-    /// Every block is right, and the segment is not.
+    /// Every block has its hash, but the segment has not.
     Segment,
 }
 
 impl Segment {
-    /// Its plaintext, or its ciphertext if there is no key. Whatever the blocks' hashes say, the segment's own decides.
+    /// The segment's plaintext, or its ciphertext without a key. The segment's own hash decides, whatever the blocks'
+    /// hashes say.
     pub(super) fn decode(&self, code: &Code, key: Option<&Key>) -> Result<Vec<u8>, SegmentError> {
         let known: Vec<&Block> =
             self.strips.iter().flat_map(|strip| &strip.blocks).filter(|block| block.leaf.is_some()).collect();
@@ -82,7 +83,7 @@ impl Segment {
         Ok(data)
     }
 
-    /// The ciphertext, padding included.
+    /// Joins the ciphertext, padding included.
     fn join(&self, code: &Code) -> Option<Vec<u8>> {
         let strips: Option<Vec<Vec<u8>>> = self
             .strips
@@ -121,7 +122,7 @@ mod tests {
 
     const KEY: Key = [9; 16];
 
-    /// A segment of 1000 bytes, 3 of 7, cut at these places, each strip from other shares.
+    /// A 3-of-7 segment of 1000 bytes, cut at these places, each strip from other shares.
     fn segment(cuts: &[u64], damage: Option<usize>) -> (Segment, Code, Vec<u8>) {
         let geometry = Geometry::new(Encoding::new(3, 1, 7).unwrap(), 1000, 1 << 20).unwrap();
         let plaintext: Vec<u8> = (0..1000_u32).map(|i| (i * 7) as u8).collect();
@@ -172,7 +173,7 @@ mod tests {
             block.leaf = Some(if block.share == 1 { [0; 32] } else { hash });
         }
         assert_eq!(damaged.decode(&code, Some(&KEY)), Err(SegmentError::Blocks(vec![1])));
-        // Whoever made these shares lied: all of them are as they were made.
+        // Whoever made these shares lied: the block's hash fits to the damage.
         damaged.strips[0].blocks[1].leaf = Some(block_leaves(&[&damaged.strips[0].blocks[1].bytes])[0]);
         assert_eq!(damaged.decode(&code, Some(&KEY)), Err(SegmentError::Segment));
     }

@@ -1,4 +1,4 @@
-//! One share as a reader sees it: what was fetched of it, and what of that is proven.
+//! One share as seen by a reader: the bytes fetched, and what of them is proven.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ use crate::hash::Hash;
 use crate::layout::Layout;
 use crate::merkle::{NODE_BYTES, Tree, node_count, proven_leaf};
 
-/// Bytes of hashes that are fetched of a share beyond what its file has by what is known: servers may leave gaps between
-/// what is in a share. Also, beyond half of its data: more is a lie, however small the segments.
+/// Bytes of hashes fetched beyond the expected number: servers may leave gaps between the sections of a share. Also the
+/// bytes allowed beyond half of its data: more is a lie, however small the segments.
 const HASHES_SLACK_BYTES: u64 = 1 << 20;
 
 /// A share whose place in the file is proven.
@@ -20,20 +20,22 @@ const HASHES_SLACK_BYTES: u64 = 1 << 20;
 pub(crate) struct Proven {
     pub layout: Layout,
     pub extension: Extension,
-    /// The URI extension block as it is.
+    /// The URI extension block as stored.
     pub block: Vec<u8>,
-    /// Over the segments' ciphertext.
+    /// Tree over the segments' ciphertext.
     pub crypttext: Tree,
-    /// Over this share's blocks.
+    /// Tree over this share's blocks.
     pub blocks: Tree,
 }
 
-/// Why a share is of no use, in words.
+/// Why a share cannot be used, in words.
 pub(crate) type Damage = String;
 
-/// The range that holds all hashes of a share: from the crypttext tree to its end, generously. A header alone is believed
-/// as far as segments of the usual size go. For more hashes than these have, `None`, the URI extension block has to be read
-/// first ([`extension_range`]): the cap vouches for it, and it tells how many there are.
+/// The range of all hashes of a share, from the crypttext tree to its end, with some slack.
+///
+/// A header alone is trusted for as many hashes as segments of the usual size have. For more, this returns `None`: the
+/// URI extension block must be read first ([`extension_range`]). The cap vouches for it, and it tells the number of
+/// segments.
 pub(crate) fn hashes_range(
     layout: &Layout,
     cap: &Verifier,
@@ -59,12 +61,12 @@ fn hashes_bytes(layout: &Layout) -> u64 {
     offset.saturating_add(length).saturating_sub(layout.crypttext_tree)
 }
 
-/// Where the URI extension block of a share is, with its length in front and as long as it may be.
+/// The range of the URI extension block of a share: its length field, and the most bytes it may have.
 pub(crate) fn extension_range(layout: &Layout) -> (u64, u64) {
     (layout.extension, layout.length_bytes() + EXTENSION_BYTES_MAX)
 }
 
-/// The URI extension block that the cap vouches for, out of the bytes of [`extension_range`].
+/// Checks the URI extension block in the bytes of [`extension_range`] against the cap.
 pub(crate) fn read_extension(cap: &Verifier, layout: &Layout, bytes: &[u8]) -> Result<(Extension, Vec<u8>), Damage> {
     let cut_short = || "it is cut short".to_owned();
     let (length, behind) = bytes.split_at_checked(layout.length_bytes() as usize).ok_or_else(cut_short)?;
@@ -80,7 +82,7 @@ pub(crate) fn read_extension(cap: &Verifier, layout: &Layout, bytes: &[u8]) -> R
     Ok((extension, block.to_vec()))
 }
 
-/// Proves a share: `hashes` are its bytes from the crypttext tree to its end.
+/// Proves a share from `hashes`, its bytes from the crypttext tree to its end.
 pub(crate) fn prove(cap: &Verifier, share: u16, layout: Layout, hashes: &[u8]) -> Result<Proven, Damage> {
     let from = layout.crypttext_tree;
     let part = |begin: u64, end: u64| -> Result<&[u8], Damage> {
@@ -93,7 +95,7 @@ pub(crate) fn prove(cap: &Verifier, share: u16, layout: Layout, hashes: &[u8]) -
     if layout.block_size != geometry.block_size() || layout.data_size != geometry.share_data() {
         return Err("its header contradicts its URI extension block".to_owned());
     }
-    // Bounds what the number of segments, which is proven but may be huge, makes us allocate.
+    // Bounds the allocation: the number of segments is proven, but may be huge.
     let tree = node_count(geometry.segments).saturating_mul(NODE_BYTES);
     if layout.block_tree - layout.crypttext_tree < tree || layout.share_proof - layout.block_tree < tree {
         return Err("its hash trees are too short".to_owned());
@@ -120,7 +122,7 @@ pub(crate) fn prove(cap: &Verifier, share: u16, layout: Layout, hashes: &[u8]) -
     Ok(Proven { layout, extension, block, crypttext, blocks })
 }
 
-/// Bytes of a share that were fetched, by offset; never overlapping.
+/// Bytes fetched of a share, by offset, without overlaps.
 #[derive(Debug, Default)]
 pub(super) struct Fetched(BTreeMap<u64, Bytes>);
 
@@ -129,7 +131,7 @@ impl Fetched {
         self.0.insert(offset, bytes);
     }
 
-    /// The bytes of a range, if all of them are here; joined when they came in several pieces.
+    /// The bytes of a range if all are here, joined if they came in pieces.
     pub(super) fn get(&self, offset: u64, length: u64) -> Option<Bytes> {
         let (&first, _) = self.0.range(..=offset).next_back()?;
         let end = offset.checked_add(length)?;
@@ -153,7 +155,7 @@ impl Fetched {
         None
     }
 
-    /// Lets go of everything before an offset.
+    /// Drops everything before an offset.
     pub(super) fn forget(&mut self, offset: u64) {
         while let Some((&begin, bytes)) = self.0.first_key_value()
             && begin + bytes.len() as u64 <= offset
@@ -195,8 +197,8 @@ mod tests {
                 damaged[at] ^= 0x40;
                 unnoticed += usize::from(prove(&cap, number, layout, &damaged).is_ok());
             }
-            // Inner nodes of the two stored trees are computed, not believed: 3 nodes, 4 segments, and the
-            // hashes of proof nodes that are of no use (the numbers of nodes that lead nowhere).
+            // Changes in unused bytes stay unnoticed. These are the inner nodes of both stored trees, which are
+            // computed (3 nodes, 4 segments), and hashes of proof nodes with unused numbers.
             assert!(unnoticed <= 2 * 3 * 32, "{unnoticed}");
         }
     }

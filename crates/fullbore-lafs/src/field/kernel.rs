@@ -1,21 +1,21 @@
 //! Sums of products over blocks, by the best instructions that the processor has.
 //!
-//! One output is computed from all inputs before the next one, some hundred bytes at a time in registers:
-//! the inputs come from the nearest cache, the output is written once. Callers cut long blocks so that the
-//! inputs do stay in the cache (`code`).
+//! Each output is computed from all inputs before the next one, some hundred bytes at a time in registers: the inputs
+//! come from the nearest cache, the output is written once. Callers cut long blocks so that the inputs stay in the
+//! cache (`code`).
 //!
-//! Unsafe are vector loads and stores within slices, and calls of functions compiled for features that were
-//! found to be there.
+//! Unsafe code loads and stores vectors within slices, and calls functions compiled for features that the processor was
+//! found to have.
 
 #![allow(unsafe_code)]
 
 use super::{PRODUCTS, Products};
 
-/// Which instructions are used.
+/// A set of instructions for the sums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Kernel {
-    /// Two table look-ups per byte; everywhere.
+    /// Two table look-ups per byte; works everywhere.
     Scalar,
     /// 16 bytes at once by shuffles.
     #[cfg(target_arch = "x86_64")]
@@ -29,7 +29,7 @@ pub enum Kernel {
 }
 
 impl Kernel {
-    /// All that this processor can do, the best one last.
+    /// All kernels that this processor can run, the best one last.
     pub fn available() -> Vec<Kernel> {
         let mut kernels = vec![Kernel::Scalar];
         kernels.extend(Kernel::vectors());
@@ -49,12 +49,12 @@ impl Kernel {
         std::iter::empty()
     }
 
-    /// The best of them.
+    /// The best kernel of this processor.
     pub fn best() -> Kernel {
         Kernel::available().pop().unwrap_or(Kernel::Scalar)
     }
 
-    /// Bytes done at once; what is left of a block is done by the scalar kernel.
+    /// Bytes per step; the scalar kernel does the rest of a block.
     #[cfg(target_arch = "x86_64")]
     fn stride(self) -> usize {
         match self {
@@ -66,12 +66,12 @@ impl Kernel {
     }
 }
 
-/// `out` = the sum of each input multiplied by its factor.
+/// Sets `out` to the sum of each input multiplied by its factor.
 ///
 /// # Panics
-/// When the inputs are not as many as the factors, or not as long as `out`; or when `kernel` is not among
+/// If there are not as many inputs as factors, if an input is not as long as `out`, or if `kernel` is not among
 /// [`Kernel::available`].
-pub fn combine(kernel: Kernel, out: &mut [u8], factors: &[u8], inputs: &[&[u8]]) {
+pub(crate) fn combine(kernel: Kernel, out: &mut [u8], factors: &[u8], inputs: &[&[u8]]) {
     assert_eq!(factors.len(), inputs.len(), "a factor for each input");
     assert!(inputs.iter().all(|input| input.len() == out.len()), "inputs as long as the output");
     let tables = PRODUCTS.as_slice();
@@ -79,7 +79,7 @@ pub fn combine(kernel: Kernel, out: &mut [u8], factors: &[u8], inputs: &[&[u8]])
     scalar(out, factors, inputs, tables, done);
 }
 
-/// Does what goes by whole vectors; returns how many bytes that were.
+/// Processes all whole vectors; returns the number of bytes done.
 #[cfg(target_arch = "x86_64")]
 fn vectors(kernel: Kernel, out: &mut [u8], factors: &[u8], inputs: &[&[u8]], tables: &[Products]) -> usize {
     if kernel == Kernel::Scalar {
@@ -115,7 +115,7 @@ fn vectors(_: Kernel, _: &mut [u8], _: &[u8], _: &[&[u8]], _: &[Products]) -> us
     0
 }
 
-/// Byte by byte, from `start` on.
+/// Processes the bytes from `start` on, one by one.
 fn scalar(out: &mut [u8], factors: &[u8], inputs: &[&[u8]], tables: &[Products], start: usize) {
     let out = &mut out[start..];
     out.fill(0);

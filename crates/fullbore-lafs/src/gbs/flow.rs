@@ -1,8 +1,8 @@
-//! How much may be under way to one server, and where its time goes.
+//! How much may be in flight to one server, and where its time goes.
 //!
-//! The window is in bytes: it begins small, and grows to twice what the connection carries in the time that
-//! an acknowledgement needs (round trip and the server's turn-around). Time is divided in three: nothing to
-//! do, bytes on the path, and the server's turn (it has everything and has not answered).
+//! The window counts bytes. It begins small, and grows to twice what the connection carries in the time of an
+//! acknowledgement: round trip plus server latency. Time is divided in three: idle, bytes on the path, and the server's
+//! turn, when it has everything and has not answered.
 
 use std::ops::RangeInclusive;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,73 +13,73 @@ use fullbore_wire::rate::Rate;
 use fullbore_wire::tcp_info::TcpInfo;
 use tokio::sync::Notify;
 
-/// Least bytes under way, whatever is measured: less than the first second of a slow uplink.
+/// Smallest window in bytes, whatever is measured: less than the first second of a slow uplink.
 pub(crate) const WINDOW_BYTES_MIN: u64 = 256 << 10;
-/// Most: 16 MiB carry 1 Gbit/s over 130 ms.
+/// Largest window in bytes: 16 MiB carry 1 Gbit/s over 130 ms.
 pub const WINDOW_BYTES_MAX: u64 = 16 << 20;
-/// At the beginning, when nothing is measured: slow start of TCP takes some round trips to need more.
+/// First window in bytes, before anything is measured: TCP's slow start takes some round trips to need more.
 const WINDOW_BYTES_FIRST: u64 = 1 << 20;
 
-/// Bytes of one write: the server answers when it has all of them, so that small ones tell early how far
-/// things are, and large ones cost the server less: a millisecond and more for each (measured: 10 MB to ten
-/// servers in writes of 64 KiB took twice the servers' processor time of what it is in writes of 1 MB). Ten shares' largest
-/// writes are a third of the memory for blocks, so that encoding goes on while they are sent.
+/// Bounds of one write in bytes. The server answers when it has all of it: small writes show progress early, large ones
+/// cost the server less, by a millisecond and more each. Measured: 10 MB to ten servers in writes of 64 KiB took twice
+/// the servers' processor time of writes of 1 MB. Ten shares' largest writes are a third of the memory for blocks, so
+/// that encoding goes on while they are sent.
 const WRITE_BYTES: RangeInclusive<u64> = 64 << 10..=2 << 20;
-/// At the beginning.
+/// Bytes of a write before anything is measured.
 const WRITE_BYTES_FIRST: u64 = 256 << 10;
-/// A write is what the connection carries in this time.
+/// A write has the bytes that the connection carries in this time.
 const WRITE_TIME: Duration = Duration::from_millis(500);
 
-/// Bytes of requests that are begun ahead of the kernel: what the connection carries in this time. A request that was
-/// begun has to be sent to its end before anything else can be said, that it is not wanted any more for one.
+/// Requests are started ahead of the kernel by what the connection carries in this time. A request that was started has
+/// to be sent completely before another can follow, such as one that gives it up.
 const AHEAD_TIME: Duration = Duration::from_millis(100);
 const AHEAD_BYTES: RangeInclusive<u64> = 16 << 10..=256 << 10;
 
-/// Bytes of an unfinished answer that count as a sign of life. Less of them in the time that somebody waits would let a server
-/// hold him with a byte now and then.
+/// Bytes of an unfinished answer that count as progress. If fewer counted, a server could stall a client with a byte
+/// now and then.
 const HEARD_BYTES: usize = 1 << 10;
 
-/// Where a server's time went.
+/// How a server's time divides.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Times {
-    /// Nothing was asked of it.
+    /// Nothing was requested.
     pub idle: Duration,
     /// Bytes waited to be sent, or had not been acknowledged by TCP.
     pub path: Duration,
-    /// It had everything; its answer was awaited.
+    /// The server had everything; its answer was awaited.
     pub server: Duration,
 }
 
 impl Times {
-    /// Path and server.
+    /// Time on the path and at the server.
     pub fn busy(&self) -> Duration {
         self.path + self.server
     }
 }
 
-/// What was measured of a server.
+/// Measurements of one server.
 #[derive(Debug, Clone, Default)]
 pub struct FlowReading {
-    /// Where its time went.
+    /// How its time divides.
     pub times: Times,
-    /// Bytes it acknowledged.
+    /// Bytes in answered requests, in the larger of both directions.
     pub bytes: u64,
-    /// Requests it answered.
+    /// Requests answered.
     pub answers: u64,
-    /// Sum of the turn-arounds of all requests.
+    /// Sum of the server latencies of all requests.
     pub server_latency: Duration,
-    /// Smallest round trip that TCP saw.
+    /// Smallest round trip seen by TCP; zero if unknown.
     pub round_trip: Duration,
-    /// Times that somebody waited for the window.
+    /// Times that a request waited for the window.
     pub window_waits: u64,
     /// Connections opened.
     pub connections: u64,
-    /// What the kernel counted of all of them.
+    /// The kernel's counters, over all connections.
     pub sending: Sending,
 }
 
 impl FlowReading {
-    /// With what another connection to the same server measured. Where the time went is told by the one that was
+    /// Adds the measurements of another connection to the same server. The times are those of the connection that was
     /// busy for longer.
     pub fn merge(mut self, other: FlowReading) -> FlowReading {
         if other.times.busy() > self.times.busy() {
@@ -103,23 +103,23 @@ impl FlowReading {
     }
 }
 
-/// The kernel's account of sending, over all connections to a server.
+/// The kernel's counters of sending, over all connections to a server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sending {
-    /// Time with something to send or unacknowledged.
+    /// Time with data to send or unacknowledged.
     pub busy: Duration,
-    /// Of it, held up by the server's receive window.
+    /// Part of it limited by the server's receive window.
     pub receive_window: Duration,
-    /// Of it, held up because we had handed it nothing.
+    /// Part of it limited by the send buffer, which was empty.
     pub send_buffer: Duration,
-    /// Segments sent again.
+    /// Segments retransmitted.
     pub retransmitted: u64,
-    /// Largest congestion window, bytes.
+    /// Largest congestion window in bytes.
     pub window_max: u64,
 }
 
 impl Sending {
-    /// Adds what a connection's counters say more than at the last look.
+    /// Adds the increase of a connection's counters since the last reading.
     fn add(&mut self, before: &TcpInfo, now: &TcpInfo) {
         self.busy += now.busy.saturating_sub(before.busy);
         self.receive_window += now.receive_window_limited.saturating_sub(before.receive_window_limited);
@@ -134,7 +134,7 @@ impl Sending {
 pub struct Flow {
     state: Mutex<State>,
     home: Notify,
-    /// A limit holds for all servers together: the path of this one could carry more than it will.
+    /// Whether a rate limit holds for all servers together: the path could then carry more than it is given.
     is_limited: bool,
 }
 
@@ -144,12 +144,12 @@ struct State {
     window: u64,
     rate: Rate,
     mean_server_latency: Duration,
-    /// What TCP sends in a round trip, per second: known before the first answer is. Never under a limit.
+    /// Congestion window per round trip, in bytes per second: known before the first answer. Never set under a limit.
     path_rate: Option<f64>,
     doing: Activity,
     since: Instant,
     heard: Instant,
-    /// Bytes that came since.
+    /// Bytes received since.
     unheard: usize,
     reading: FlowReading,
     closed: bool,
@@ -163,7 +163,7 @@ impl State {
 }
 
 impl Flow {
-    /// Nothing under way.
+    /// A flow with nothing in flight.
     pub fn new(is_limited: bool, now: Instant) -> Flow {
         Flow {
             is_limited,
@@ -188,7 +188,7 @@ impl Flow {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until so many bytes may be under way as well. What is larger than the window goes alone.
+    /// Waits until `bytes` more may be in flight. A request larger than the window goes alone.
     pub async fn admit(&self, bytes: u64) {
         loop {
             let home = self.home.notified();
@@ -201,7 +201,7 @@ impl Flow {
         }
     }
 
-    /// As `admit`, without waiting: whether they may be.
+    /// As [`Flow::admit`], without waiting: returns whether the bytes were admitted.
     pub(crate) fn try_admit(&self, bytes: u64) -> bool {
         let mut state = self.state();
         let fits = state.closed || state.in_flight == 0 || state.in_flight + bytes <= state.window;
@@ -213,12 +213,12 @@ impl Flow {
         fits
     }
 
-    /// Bytes under way.
+    /// Bytes in flight.
     pub fn in_flight(&self) -> u64 {
         self.state().in_flight
     }
 
-    /// Bytes are acknowledged, or given up.
+    /// Frees bytes that were acknowledged or given up.
     pub fn release(&self, bytes: u64) {
         let mut state = self.state();
         state.in_flight = state.in_flight.saturating_sub(bytes);
@@ -226,7 +226,8 @@ impl Flow {
         self.home.notify_waiters();
     }
 
-    /// A request was answered: so many bytes of it, this long after it and the answer before were there.
+    /// Records an answered request of `bytes` bytes. The latency counts from when the request was sent and the answer
+    /// before it received.
     pub fn answered(&self, bytes: u64, server_latency: Duration, round_trip: Option<Duration>, now: Instant) {
         let mut state = self.state();
         let state = &mut *state;
@@ -242,7 +243,7 @@ impl Flow {
         state.rate.add(bytes, now);
         if let Some(rate) = state.rate.latest() {
             let time = state.reading.round_trip + state.mean_server_latency;
-            // Acknowledgements come by whole writes: two of them more than what the path holds.
+            // Acknowledgements come by whole writes: two more than the path holds.
             let write = write_bytes(rate.max(state.path_rate.unwrap_or_default()));
             let wanted = 2.0 * rate * time.as_secs_f64() + 2.0 * write as f64;
             state.window =
@@ -250,8 +251,8 @@ impl Flow {
         }
     }
 
-    /// The kernel was asked. Its congestion window says before any answer what the path will take next, and
-    /// slow start must not wait for answers.
+    /// Records the kernel's counters. The congestion window tells before any answer what the path can take; slow start
+    /// must not wait for answers.
     pub(crate) fn record_tcp_info(&self, before: &TcpInfo, now: &TcpInfo) {
         let mut state = self.state();
         state.reading.sending.add(before, now);
@@ -263,7 +264,7 @@ impl Flow {
         state.window = state.window.max(wanted.min(WINDOW_BYTES_MAX));
     }
 
-    /// How many bytes the next write to this server should have.
+    /// Size of the next write to this server in bytes.
     pub(crate) fn write_bytes(&self) -> u64 {
         match self.carries() {
             Some(rate) => write_bytes(rate),
@@ -272,7 +273,7 @@ impl Flow {
         }
     }
 
-    /// How many bytes may wait in the connection, of requests that are begun.
+    /// Bytes of started requests that may wait in the connection.
     pub fn ahead_bytes(&self) -> u64 {
         match self.carries() {
             Some(rate) => bytes_in(rate, AHEAD_TIME, AHEAD_BYTES),
@@ -281,13 +282,13 @@ impl Flow {
         }
     }
 
-    /// Bytes per second, as far as is known: what was answered, or what TCP could send.
+    /// Known rate in bytes per second: of answers, or what TCP could send, whichever is higher.
     fn carries(&self) -> Option<f64> {
         let state = self.state();
         state.rate.latest().into_iter().chain(state.path_rate).reduce(f64::max)
     }
 
-    /// What the connection does from now on.
+    /// Records a change of activity.
     pub fn doing(&self, doing: Activity, now: Instant) {
         let mut state = self.state();
         let passed = now.saturating_duration_since(state.since);
@@ -304,14 +305,14 @@ impl Flow {
         }
     }
 
-    /// A connection was opened.
+    /// Records a new connection.
     pub fn connected(&self, now: Instant) {
         let mut state = self.state();
         state.reading.connections += 1;
         state.heard_at(now);
     }
 
-    /// Bytes came from the server.
+    /// Records bytes received.
     pub fn received(&self, bytes: usize, now: Instant) {
         let mut state = self.state();
         state.unheard += bytes;
@@ -320,18 +321,18 @@ impl Flow {
         }
     }
 
-    /// Time since anything worth waiting for came from the server: an answer's end, or a kilobyte of it.
+    /// Time since the last progress: the end of an answer, or a kilobyte of one.
     pub fn silence(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.state().heard)
     }
 
-    /// Nobody waits any more: the server is given up.
+    /// Closes the window: the server is given up, and nothing waits any more.
     pub fn close(&self) {
         self.state().closed = true;
         self.home.notify_waiters();
     }
 
-    /// What was measured so far.
+    /// The measurements so far.
     pub fn reading(&self) -> FlowReading {
         self.state().reading.clone()
     }

@@ -1,10 +1,11 @@
-//! The way to one server: its window, its connections, and what depends on their order.
+//! The link to one server: its window, its connections, and the order of requests.
 //!
-//! The exchange client of the wire keeps a request with its body until it is answered, so that a broken connection costs
-//! the bytes that were under way and no more: the next one carries them again. All requests may be repeated; the one
-//! that is not the same the second time is the one for room, and its sender is told ([`Reply::repeated`]).
-//! A server that does not take a byte for the time limit, breaks connections without answering, or is not
-//! who it should be, is given up, and everything that waits for it is told so.
+//! The wire's exchange client keeps a request with its body until it is answered. So a broken connection costs only the
+//! bytes in flight: the next connection carries them again. All requests may be repeated. Only the one that allocates
+//! shares is answered differently the second time, and its sender is told ([`Reply::repeated`]).
+//!
+//! A server is given up if it takes no byte for the time limit, breaks connections without answering, or has another
+//! key than its NURL says. Everything that waits for it then fails.
 
 pub mod extra;
 
@@ -29,49 +30,49 @@ use super::{ANSWER_BYTES_MAX, Answer, Call, Requests};
 use crate::servers::Server;
 use extra::{ExtraConnections, FAR, FURTHER_LIMIT, NEAR};
 
-/// Unsent bytes in the kernel at most; on slow paths less.
+/// Most unsent bytes in the kernel; less on slow paths.
 const UNSENT_BYTES_MAX: u32 = 128 << 10;
 
-/// Connections opened in a row without one answer, until a server is given up.
+/// Connections opened in a row without an answer until a server is given up.
 const ATTEMPTS: u32 = 3;
 
-/// Wait before the second attempt to connect; twice as long before the third.
+/// Pause before the second attempt to connect; twice as long before the third.
 const ATTEMPT_WAIT: Duration = Duration::from_millis(500);
 
-/// Requests under way on one connection: servers were seen to take a thousand.
+/// Requests in flight on one connection. Servers were seen to accept a thousand.
 const REQUESTS_IN_FLIGHT: usize = 1000;
 
-/// Idle time after which a connection is closed before the server does (60 s by default): a request that
-/// crosses the server's close would have to be repeated.
+/// Idle time after which a connection is closed. Servers close it after 60 s by default; a request that crosses that
+/// would have to be repeated.
 const IDLE: Duration = Duration::from_secs(50);
 
-/// Bytes of buffers that are kept for the next answer: content is copied out of them at once.
+/// Bytes of buffers kept for later answers: content is copied out of them at once.
 const KEPT_BYTES: usize = 4 << 20;
 
-/// What is counted against the window for a request beside its body.
+/// Bytes charged to the window for a request beside its body.
 const HEAD_BYTES: u64 = 512;
 
 /// How servers are reached.
 #[derive(Debug, Clone)]
 pub struct LinkOptions {
-    /// Where names come from.
+    /// Resolves host names.
     pub resolver: Arc<Resolver>,
-    /// Time without any progress until a server is given up; also the limit to connect.
+    /// Time without progress until a server is given up; also the limit for connecting.
     pub patience: Duration,
-    /// Bytes per second to and from all servers together.
+    /// Limits in bytes per second, for all servers together.
     pub limits: RateLimits,
-    /// Where answers, and the kernel's counters of sending, are counted: stage `send`.
+    /// Counts answers and the kernel's sending counters, in the stage `send`.
     pub ledger: Ledger,
-    /// What all connections that are made so hold together.
+    /// Resources shared by all connections with these options.
     pub sockets: Arc<Sockets>,
-    /// A server is far from this round trip on; [`FAR`].
+    /// Least round trip of a far server; by default [`FAR`].
     pub far: Duration,
-    /// And near below this one; [`NEAR`].
+    /// Round trip below which a server is near; by default [`NEAR`].
     pub near: Duration,
 }
 
 impl LinkOptions {
-    /// Without a limit, counted nowhere.
+    /// Options without a rate limit, counted in no ledger.
     pub fn new(patience: Duration) -> LinkOptions {
         let (resolver, sockets) = (Arc::default(), Arc::new(Sockets::new(KEPT_BYTES)));
         let limits = RateLimits::default();
@@ -79,51 +80,51 @@ impl LinkOptions {
     }
 }
 
-/// Why a server is given up.
+/// Why a server was given up.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{server}: {reason}")]
 pub struct LinkError {
-    /// Its name.
+    /// Name of the server.
     pub server: String,
     /// What happened.
     pub reason: String,
 }
 
-/// An answer, and how it came.
+/// An answer, and whether the request was repeated.
 #[derive(Debug, Clone)]
 pub struct Reply {
-    /// What the server said.
+    /// The server's answer.
     pub answer: Answer,
-    /// The request was sent more than once; an earlier copy may have had its effect.
+    /// Whether the request was sent more than once; an earlier copy may have had its effect.
     pub repeated: bool,
 }
 
-/// The way to one server. Clones share it; the connection ends with the last of them. To a far server there may be
-/// further connections beside the first ([`Link::widen`]).
+/// The link to one server. Clones share it; its connections close with the last clone. A far server may have further
+/// connections ([`Link::widen`]).
 #[derive(Debug, Clone)]
 pub struct Link {
     exchange: Client<Storage>,
     extra: Arc<ExtraConnections>,
 }
 
-/// What the exchange client does not know of a storage server. Requests are made ready by [`Requests`].
+/// The parts of the exchange client that are specific to storage servers. [`Requests`] prepares the requests.
 #[derive(Debug)]
 struct Storage {
     name: String,
     endpoint: Arc<Endpoint>,
     requests: Requests,
     flow: Arc<Flow>,
-    /// How far its TCP handshake is, which tells how far the server is.
+    /// State of the TCP handshake; its duration tells how far the server is.
     handshake: watch::Sender<Handshake>,
     far: Duration,
     near: Duration,
-    /// What the run's verdict hears of this server.
+    /// Reports to the run's verdict.
     ledger: Ledger,
     send: Arc<StageClock>,
     server: Arc<HostClock>,
 }
 
-/// A request that is ready, and its part of the window, which it gives back at its end.
+/// A prepared request, with its part of the window, which it frees when dropped.
 #[derive(Debug)]
 struct AdmittedRequest {
     head: RequestHead,
@@ -187,7 +188,7 @@ impl Service for Storage {
 }
 
 impl Storage {
-    /// What the kernel counted since the last reading.
+    /// Adds the increase of the kernel's counters to the ledger.
     fn count_sending(&self, before: &TcpInfo, now: &TcpInfo) {
         let us = |before: Duration, now: Duration| now.saturating_sub(before).as_micros() as u64;
         self.ledger.add_sending(SendReading {
@@ -199,20 +200,20 @@ impl Storage {
     }
 }
 
-/// An answer that is awaited.
+/// An awaited answer.
 #[derive(Debug)]
 pub struct Pending {
     link: Link,
     reply: oneshot::Receiver<Outcome<Storage>>,
-    /// What is asked again, and where, when a further connection fails.
+    /// The link and the request to repeat over it if a further connection fails.
     instead: Option<Box<(Link, Call, u64)>>,
 }
 
 impl Pending {
-    /// Waits for it.
+    /// Waits for the answer.
     ///
     /// # Errors
-    /// When the server is given up.
+    /// [`LinkError`] if the server is given up, or the connection was ended.
     pub async fn reply(self) -> Result<Reply, LinkError> {
         if let Ok(Ok(answer)) = self.reply.await {
             let repeated = answer.times_sent > 1;
@@ -222,16 +223,16 @@ impl Pending {
         let error = self.link.given_up().unwrap_or_else(ended);
         let Some((link, call, answer)) = self.instead.map(|instead| *instead) else { return Err(error) };
         let reply = Box::pin(link.send(call, answer).await?.reply()).await?;
-        // It may have been heard on the connection that failed.
+        // The failed connection may have delivered the request.
         Ok(Reply { repeated: true, ..reply })
     }
 }
 
 impl Link {
-    /// Begins to connect on the present runtime, at once: the handshakes pass while the file is encoded.
+    /// Starts to connect at once, on the current runtime: the handshakes pass while the file is encoded.
     pub fn open(server: &Server, options: &LinkOptions) -> Link {
-        // Shares are encrypted by keys that go over no connection. What else is in it, which files and the servers' and
-        // uploads' secrets, is protected by RSA keys of theirs, which fall when X25519 does.
+        // Shares are encrypted by keys that never cross the connection. The rest (names of files, secrets of servers
+        // and uploads) depends on the servers' RSA keys, which fall when X25519 does.
         let tls = Tls::new(Trust::SpkiPins(vec![server.nurl.pin])).with_small_key_shares();
         Link::begin(server, options, ExtraConnections::new(server.clone(), options.clone(), tls.clone()), tls)
     }
@@ -243,7 +244,7 @@ impl Link {
     }
 
     fn exchange(server: &Server, options: &LinkOptions, is_further: bool, tls: Tls) -> Client<Storage> {
-        // A further connection is one to be had at once, or not at all.
+        // A further connection is worth having at once, or not at all.
         let (attempts, limit) = match is_further {
             false => (ATTEMPTS, options.patience),
             true => (1, options.patience.min(FURTHER_LIMIT)),
@@ -294,7 +295,7 @@ impl Link {
         Client::new(storage, exchange)
     }
 
-    /// What the server is called.
+    /// Name of the server for people.
     pub fn name(&self) -> &str {
         &self.exchange.name
     }
@@ -304,12 +305,12 @@ impl Link {
         &self.exchange.requests
     }
 
-    /// Bytes that the next write should have.
+    /// Size of the next write in bytes.
     pub(crate) fn write_bytes(&self) -> u64 {
         self.exchange.flow.write_bytes()
     }
 
-    /// Why the server was given up, if it was.
+    /// Why the server was given up; `None` while it is not.
     pub fn given_up(&self) -> Option<LinkError> {
         let Unreachable { reason, cause } = self.exchange.given_up()?;
         let reason = match cause {
@@ -321,33 +322,33 @@ impl Link {
         Some(LinkError { server: self.exchange.name.clone(), reason })
     }
 
-    /// Time since anything worth waiting for came from the server, on whatever connection.
+    /// Time since the last progress of any connection to the server.
     pub fn silence(&self, now: Instant) -> Duration {
         let silences = self.extra.links().into_iter().map(|link| link.exchange.flow.silence(now));
         silences.fold(self.exchange.flow.silence(now), Duration::min)
     }
 
-    /// What was measured, over all connections.
+    /// Measurements over all connections.
     pub fn reading(&self) -> FlowReading {
         let beside = self.extra.links().into_iter().map(|link| link.exchange.flow.reading());
         beside.fold(self.exchange.flow.reading(), FlowReading::merge)
     }
 
-    /// Puts a request into the queue once the window has room. Requests are sent in the order in which this
-    /// returns. `answer` bytes are expected back.
+    /// Enqueues a request once the window has room. Requests are sent in the order in which this function returns.
+    /// `answer`: expected bytes of the answer.
     ///
     /// # Errors
-    /// When the server is given up.
+    /// [`LinkError`] if the server is given up.
     pub async fn send(&self, call: Call, answer: u64) -> Result<Pending, LinkError> {
         let weight = call.body_len().max(answer) + HEAD_BYTES;
         self.exchange.flow.admit(weight).await;
         self.queue(call, weight)
     }
 
-    /// As `send`, if the window has room now; otherwise the request comes back.
+    /// As [`Link::send`], but only if the window has room now. Otherwise it returns the request in `Ok(Err(…))`.
     ///
     /// # Errors
-    /// When the server is given up.
+    /// [`LinkError`] if the server is given up.
     pub fn try_send(&self, call: Call, answer: u64) -> Result<Result<Pending, Box<Call>>, LinkError> {
         if let Some(error) = self.given_up() {
             return Err(error);
@@ -359,14 +360,15 @@ impl Link {
         self.queue(call, weight).map(Ok)
     }
 
-    /// Hands over a request that was admitted.
+    /// Enqueues an admitted request.
     fn queue(&self, call: Call, weight: u64) -> Result<Pending, LinkError> {
         let expected = Expected {
             bytes_max: call.answer_bytes_max.max(ANSWER_BYTES_MAX),
             is_range: false,
             stream: None,
             in_pieces: false,
-            // What is no part of a share comes in one piece: a server that gives it out byte by byte would hold us for ever.
+            // Answers other than share data are short. A server that sends one byte by byte would otherwise stall us
+            // for ever.
             is_progress: call.head.range.is_some(),
         };
         let job = AdmittedRequest { head: call.head, flow: Arc::clone(&self.exchange.flow), weight };
@@ -381,7 +383,7 @@ impl Link {
     /// Sends a request and waits for its answer.
     ///
     /// # Errors
-    /// When the server is given up.
+    /// [`LinkError`] if the server is given up.
     pub async fn call(&self, call: Call) -> Result<Reply, LinkError> {
         self.send(call, 0).await?.reply().await
     }

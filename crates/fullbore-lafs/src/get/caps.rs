@@ -1,18 +1,19 @@
-//! The caps of files to read: the command line's, and stdin's as they come.
+//! The caps of files to read: from the command line, and from stdin as they come.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, Read};
 use std::path::Path;
 
 use fullbore_engine::run::CommandError;
+use fullbore_engine::units;
 use tokio::sync::mpsc;
 
 use crate::cap::{Cap, Chk};
 
-/// Bytes of a line of stdin. Caps have some hundred, but literals have their content in them.
+/// Longest line of stdin in bytes. Most caps have some hundred, but literals hold their content.
 const LINE_BYTES_MAX: u64 = 1 << 20;
 
-/// Caps that are known before they are begun.
+/// Caps read ahead of the downloads.
 const AHEAD: usize = 100;
 
 /// A file to be read.
@@ -20,17 +21,17 @@ const AHEAD: usize = 100;
 pub(super) enum Wanted {
     Literal(Vec<u8>),
     Chk(Chk),
-    /// Of unknown size: a mutable file, or what a path leads to. A directory is one of these.
+    /// A cap of unknown size, with a path: a mutable file, a directory, or what the path leads to.
     Other(Cap, String),
 }
 
-/// Caps in their order; an error is the last.
+/// Caps in their order; an error is the last item.
 pub(super) type Caps = mpsc::Receiver<Result<Wanted, CommandError>>;
 
-/// Reads caps; those of stdin come in the place of `-`, each as soon as its line is there.
+/// Reads caps in a thread; those of stdin come in the place of `-`, each as soon as its line is read.
 ///
 /// # Errors
-/// One of the arguments is no cap of a file.
+/// `ErrorKind::Usage` if an argument is not a cap, or its cap can only verify.
 pub(super) fn read(arguments: &[OsString]) -> Result<Caps, CommandError> {
     let given = |argument: &OsString| match argument.to_str() {
         Some("-") => Ok(None),
@@ -53,7 +54,7 @@ pub(super) fn read(arguments: &[OsString]) -> Result<Caps, CommandError> {
     Ok(caps)
 }
 
-/// Gives a cap for each line; false when no more are wanted.
+/// Sends a cap for each line; returns false when the receiver is gone or the input has failed.
 fn lines(mut from: impl BufRead, out: &mpsc::Sender<Result<Wanted, CommandError>>) -> bool {
     let mut line = Vec::new();
     for number in 1_u64.. {
@@ -61,9 +62,9 @@ fn lines(mut from: impl BufRead, out: &mpsc::Sender<Result<Wanted, CommandError>
         let cap = match (&mut from).take(LINE_BYTES_MAX + 1).read_until(b'\n', &mut line) {
             Ok(0) => return true,
             Ok(_) if line.trim_ascii().is_empty() => continue,
-            // The rest of it could be taken for a cap.
+            // The rest of an overlong line could be mistaken for a cap.
             Ok(count) if count as u64 > LINE_BYTES_MAX => {
-                Err(CommandError::usage(format_args!("a cap of more than {LINE_BYTES_MAX} bytes")))
+                Err(CommandError::usage(format_args!("a cap of more than {}", units::bytes(LINE_BYTES_MAX))))
             }
             Ok(_) => parse(&String::from_utf8_lossy(&line)),
             Err(error) => Err(CommandError::disk(Path::new("stdin"), &error)),
@@ -77,7 +78,7 @@ fn lines(mut from: impl BufRead, out: &mpsc::Sender<Result<Wanted, CommandError>
     true
 }
 
-/// A cap, which no error repeats.
+/// Parses a cap; no error repeats it.
 fn parse(text: &str) -> Result<Wanted, CommandError> {
     let (cap, path) = text.trim().split_once('/').unwrap_or((text, ""));
     let cap = Cap::parse(cap).map_err(|error| CommandError::usage(format_args!("the cap cannot be read: {error}")))?;
@@ -98,7 +99,7 @@ fn parse(text: &str) -> Result<Wanted, CommandError> {
 mod tests {
     use super::*;
 
-    /// What comes of a text, and whether more would be taken.
+    /// The caps read from a text, and whether more would be accepted.
     fn given(text: &[u8]) -> (Vec<Option<Wanted>>, bool) {
         let (out, mut caps) = mpsc::channel(AHEAD);
         let more = lines(text, &out);
@@ -121,7 +122,7 @@ mod tests {
     #[test]
     fn what_is_no_cap_is_the_last() {
         assert_eq!(given(b"URI:LIT:\nURI:nothing\nURI:LIT:\n"), (vec![literal(""), None], false));
-        // A literal that is cut would be another literal.
+        // A literal cut short would be a different literal.
         let long = format!("URI:LIT:{}\n", "mfrgg".repeat(LINE_BYTES_MAX as usize / 5));
         assert_eq!(given(long.as_bytes()), (vec![None], false));
         let (_, more) = given(b"\xff\n");

@@ -1,9 +1,8 @@
-//! A directory of a grid into one of this machine, with all that is below it and the times of all.
+//! Gets a directory of a grid, with all below it, and sets the times of files and directories.
 //!
-//! Names come from whoever may write to the directories: each has to be a single name, and the engine's [`TreeWriter`]
-//! leads none of them outside. A file gets its name, and its time, when all of it is here and on the disk; one that is
-//! here already with this size and time is not read again. What cannot be got is named, and the rest is got all the
-//! same.
+//! Whoever may write to the directories chose the names: each has to be a single name, and the engine's [`TreeWriter`]
+//! follows none outside. A file gets its name and its time once all of it is on the disk. A file that exists with this
+//! size and time is not read again. Failures are reported one by one, and the rest is got.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::File;
@@ -30,67 +29,68 @@ use crate::contents::{Contents, explain, listing_bytes};
 use crate::directory::{Entry, Time};
 use crate::download::Downloaded;
 
-/// Files and directories that are read at once, and bytes of those files: each holds some segments in memory.
+/// Files and directories read at once; the next constant bounds the bytes of those files. Each holds some segments in
+/// memory.
 const FILES_AT_ONCE: usize = 100;
 const AHEAD_BYTES: u64 = 64 << 20;
 
-/// Segments between decoding and writing.
+/// Segments buffered between decoding and writing.
 const PIECES: usize = 4;
 
-/// What was got.
+/// Counts of what was got.
 #[derive(Debug, Default)]
 pub(super) struct Got {
     pub files: u64,
     pub directories: u64,
     pub bytes: u64,
-    /// Files that were here already.
+    /// Files that existed already.
     pub present: u64,
-    /// Files and directories that could not be got.
+    /// Files and directories that failed.
     pub failed: u64,
-    /// Time that writing took, over all threads.
+    /// Time spent writing, over all threads.
     pub target: Duration,
 }
 
-/// A child of a directory that is to be got.
+/// A child of a directory, to be got.
 struct Child {
-    /// Beneath the destination.
+    /// Path below the destination.
     path: String,
     cap: Cap,
     modified: Option<Time>,
-    /// The directories that it is in, which it cannot contain.
+    /// The directories above it, to find a directory that contains itself.
     above: Arc<Vec<StorageIndex>>,
 }
 
-/// What became of a child.
+/// The result for a child.
 enum Done {
-    /// A directory's children are known.
+    /// The children of a directory were listed.
     Listed { child: Child, entries: Vec<Entry>, troubles: Vec<String>, bytes: u64 },
-    /// A file is here, without its name; it is counted when it gets it.
+    /// A file is complete, but has no name yet; it is counted when it gets it.
     Written { path: String, weight: u64, troubles: Vec<String> },
-    /// A file was here.
+    /// The file existed already.
     Present { bytes: u64 },
-    /// `fatal`: nothing else would fit on the disk either.
+    /// `fatal`: the disk is full, and nothing else would fit either.
     Failed { path: String, bytes: u64, error: CommandError, fatal: bool },
 }
 
 type Finished = Arc<Mutex<HashMap<String, u64>>>;
 
-/// Gets all that is below a directory.
+/// Gets all files below a directory.
 pub(super) struct Tree<'a> {
     contents: Contents,
     tree: Arc<TreeWriter>,
-    /// Which of the paths, and those of them that are not found yet.
+    /// Which paths to get; the next field has those not found yet.
     selection: Selection,
     missing: Missing,
-    /// What is to be begun, the last first.
+    /// Children not yet begun, in reverse order.
     waiting: Vec<Child>,
     tasks: JoinSet<Done>,
-    /// What is being read takes so many bytes of memory, or would.
+    /// Bytes of memory charged for the reads in progress.
     ahead: u64,
-    /// Directories that get their times last, because what is written into them changes these.
+    /// Times of directories, set last, because writing into a directory changes its time.
     times: Vec<(String, Time)>,
     got: Got,
-    /// Bytes of files that have no names yet, by their paths.
+    /// Bytes of complete files without a name yet, by path.
     finished: Finished,
     written: Arc<AtomicU64>,
     write_ns: Arc<AtomicU64>,
@@ -99,7 +99,7 @@ pub(super) struct Tree<'a> {
 }
 
 impl<'a> Tree<'a> {
-    /// Begins: makes the destination if it is not there.
+    /// Prepares the run: creates the destination if it does not exist.
     pub(super) fn new(
         contents: Contents,
         output: &Path,
@@ -127,7 +127,7 @@ impl<'a> Tree<'a> {
         })
     }
 
-    /// Gets everything. What was got until then is given back with an error, too.
+    /// Gets everything. Returns the counts with an error, too.
     pub(super) async fn run(
         mut self,
         cap: Cap,
@@ -137,11 +137,11 @@ impl<'a> Tree<'a> {
     ) -> (Got, Result<(), CommandError>) {
         let mut pace = Pace::with_peers(begun);
         let result = self.walk(cap, stop, &mut pace, begun, &limit).await;
-        // What is done and not told of yet counts, too.
+        // Counts results that were not yet handled.
         while let Some(Ok(done)) = self.tasks.try_join_next() {
             let _ = self.done(done);
         }
-        // Files that are complete are worth their names, whatever ended the run.
+        // Complete files get their names even if the run failed.
         self.publish();
         self.set_times();
         self.got.target = Duration::from_nanos(self.write_ns.load(Ordering::Relaxed));
@@ -200,7 +200,7 @@ impl<'a> Tree<'a> {
         self.tasks.len() < FILES_AT_ONCE && (self.ahead < AHEAD_BYTES || self.tasks.is_empty())
     }
 
-    /// Takes over the children of a directory; those whose names are none are told of.
+    /// Enqueues the children of a directory; reports those with an invalid name or cap.
     fn children(&mut self, directory: &Child, entries: Vec<Entry>) {
         let mut names = HashSet::new();
         for Entry { name, cap, modified } in entries.into_iter().rev() {
@@ -234,7 +234,7 @@ impl<'a> Tree<'a> {
                 Ok(cap) => {
                     let size = cap.size().filter(|_| !cap.is_directory()).unwrap_or(0);
                     self.known.total_files += u64::from(!cap.is_directory());
-                    // Caps may claim anything.
+                    // A cap may claim any size.
                     self.known.total_bytes = self.known.total_bytes.saturating_add(size);
                     self.waiting.push(Child { path, cap, modified, above: Arc::clone(&directory.above) });
                 }
@@ -300,7 +300,7 @@ impl<'a> Tree<'a> {
         self.events.emit(Event::Problem { problem, path, message, harmless: false });
     }
 
-    /// Gives names to what is here, once it is on the disk.
+    /// Names files that are on the disk.
     fn publish(&mut self) {
         for committed in self.tree.commit() {
             let bytes = locked(&self.finished).remove(&committed.path).unwrap_or(0);
@@ -309,14 +309,14 @@ impl<'a> Tree<'a> {
                     self.got.files += 1;
                     self.got.bytes += bytes;
                 }
-                // A directory is in its place, for one.
+                // For example if a directory has the name already.
                 Err(error) => self.fail(&committed.path, &local(&error)),
             }
         }
     }
 
     fn set_times(&mut self) {
-        // The deepest first: no time is changed by what is set after it.
+        // The deepest first: setting one time must not change another.
         let times: BTreeSet<(String, Time)> = std::mem::take(&mut self.times).into_iter().collect();
         for (path, time) in times.into_iter().rev() {
             if let Err(error) = self.tree.set_directory_mtime(&path, mtime(time)) {
@@ -334,8 +334,8 @@ fn mtime(time: Time) -> Mtime {
     Mtime { unix_s: time.seconds, nanoseconds: time.nanoseconds }
 }
 
-/// Bytes of memory that count for a child while it is read. What a cap claims may be any number; one at a time goes on
-/// whatever it is.
+/// Bytes of memory charged for a child while it is read. A cap may claim any size; one child is always read, whatever
+/// its size.
 fn weight(cap: &Cap) -> u64 {
     let bytes = match cap.is_directory() {
         true => listing_bytes(cap),
@@ -344,12 +344,12 @@ fn weight(cap: &Cap) -> u64 {
     bytes.min(AHEAD_BYTES)
 }
 
-/// What a failure of the file system ends: it alone, or the run where the disk is full.
+/// The result of a failed file operation: it ends the run if the disk is full.
 fn failed_here(path: String, bytes: u64, error: &FileError) -> Done {
     Done::Failed { path, bytes, error: local(error), fatal: error.is_out_of_space() }
 }
 
-/// Lists a directory, and makes its counterpart.
+/// Creates a directory, and lists its counterpart in the grid.
 async fn list(contents: Contents, tree: Arc<TreeWriter>, mut child: Child) -> Done {
     let bytes = weight(&child.cap);
     let failed = |path: String, error| Done::Failed { path, bytes, error, fatal: false };
@@ -371,7 +371,7 @@ async fn list(contents: Contents, tree: Arc<TreeWriter>, mut child: Child) -> Do
     }
 }
 
-/// Reads a file into one without a name.
+/// Reads a file into one that has no name yet.
 async fn file(
     contents: Contents,
     tree: Arc<TreeWriter>,
@@ -419,7 +419,7 @@ async fn file(
     let ending = tokio::task::spawn_blocking(move || match read {
         Ok(Downloaded { troubles, .. }) => {
             let path = file.path().to_owned();
-            // Before, because it may get its name at once.
+            // Before `finish`, which may name the file at once.
             locked(&finished).insert(path.clone(), bytes);
             let named = tree.finish(file, bytes, modified.map(mtime));
             if named.is_err() {
@@ -428,7 +428,7 @@ async fn file(
             named.map(|()| troubles).map_err(|error| (local(&error), error.is_out_of_space()))
         }
         Err(error) => {
-            // The content that came is of no use without the rest.
+            // The partial content is useless without the rest.
             let _ = tree.discard(file);
             Err((explain(&error), false))
         }
@@ -440,10 +440,10 @@ async fn file(
     }
 }
 
-/// Why a file is not begun.
+/// Why a file was not begun.
 #[derive(Debug)]
 enum Unprepared {
-    /// The disk has not the room that its cap claims. Others may fit.
+    /// The disk has no room for the size that the cap claims. Other files may fit.
     NoRoom(FileError),
     Other(FileError),
 }
@@ -454,8 +454,8 @@ impl From<FileError> for Unprepared {
     }
 }
 
-/// Looks at what is in the place of a file: `None` if it is the file, of this size and time. Otherwise begins it; what
-/// else has its name is not replaced.
+/// Prepares a file to write. Returns `None` if a file of this size and time exists. Anything else of this name is not
+/// replaced.
 fn prepare(
     tree: &TreeWriter,
     path: &str,
@@ -472,18 +472,18 @@ fn prepare(
     }
     let mut file = match tree.begin(path, size.unwrap_or(0)) {
         Err(error) if error.is_out_of_space() => {
-            // Where even an empty file has no room, nothing else has.
+            // If even an empty file does not fit, the disk is full.
             tree.discard(tree.begin(path, 0)?)?;
             return Err(Unprepared::NoRoom(error));
         }
         begun => begun?,
     };
-    // What a killed run has left cannot be verified without the beginning of its segment.
+    // The rest of a killed run cannot be verified without the beginning of its segment.
     file.start_over()?;
     Ok(Some(file))
 }
 
-/// Whether a file has this time; a time that cannot be read is another one.
+/// Whether a file has this time; false if its time cannot be read.
 fn has_time(file: &File, time: Time) -> bool {
     let of = |about: std::fs::Metadata| (about.mtime(), u32::try_from(about.mtime_nsec()).unwrap_or(0));
     file.metadata().is_ok_and(|about| of(about) == (time.seconds, time.nanoseconds))
@@ -502,7 +502,7 @@ mod tests {
     fn a_size_that_does_not_fit_fails_its_file_alone() {
         let directory = tempfile::tempdir().unwrap();
         let tree = TreeWriter::create(directory.path(), "").unwrap();
-        // Below the largest file that ext4 can have, and more than the disk of a test.
+        // Less than the largest ext4 file, and more than the disk of a test has.
         let huge = prepare(&tree, "huge", Some(10_000_000_000_000), None);
         assert!(matches!(huge, Err(Unprepared::NoRoom(_))), "{huge:?}");
         assert_eq!(directory.path().read_dir().unwrap().count(), 0, "nothing is left of it");

@@ -1,12 +1,13 @@
-//! Shares of a mutable file made again that no server has: the same bytes, so that the file stays the version that it is.
+//! Repairs mutable files: makes missing shares again, byte for byte, so that the version of the file stays the same.
 //!
-//! It takes the right to write, because servers want to hear of it with every new share. The owner's key is not needed:
-//! signature and encrypted key are the same in all shares. The tree over the shares is not, and so all of them are encoded
-//! again, and their root has to be the one that was signed.
+//! This needs the right to write: servers demand the write secret for every new share. It does not need the owner's
+//! key: signature and encrypted key are the same in all shares. The proofs differ, so all shares are encoded again, and
+//! their root must be the signed one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use ctr::cipher::StreamCipher;
+use fullbore_engine::units;
 
 use super::{FoundShare, MutableReader, SignedShare, Survey};
 use crate::cap::{Key, Mutable, first_half};
@@ -19,10 +20,10 @@ use crate::placement::{Candidate, place};
 use crate::secrets::LeaseSecrets;
 use crate::upload::Grid;
 
-/// Bytes of a share at most: all that are made again are in memory.
+/// Longest share that is made again, in bytes: all of them are in memory at once.
 const SHARE_BYTES_MAX: u64 = 64 << 20;
 
-/// Makes shares of one version again: how many were sent. `shares` are the good ones.
+/// Makes shares of one version again; returns how many were sent. `shares` are the good ones.
 pub(crate) async fn repair(
     grid: &Grid,
     cap: &Mutable,
@@ -37,7 +38,7 @@ pub(crate) async fn repair(
     let Some(first) = shares.first() else { return Err("too few shares are left".into()) };
     let header = &first.signed.header;
     if header.end() > SHARE_BYTES_MAX {
-        return Err(format!("its shares have more than {SHARE_BYTES_MAX} bytes; use `tahoe check --repair`"));
+        return Err(format!("its shares have more than {}; use `tahoe check --repair`", units::bytes(SHARE_BYTES_MAX)));
     }
     let wanted = place(&candidates(survey, shares), header.total).send;
     if wanted.is_empty() {
@@ -49,7 +50,7 @@ pub(crate) async fn repair(
     let mut last = None;
     for (share, made) in made {
         let bytes = made.into_share(share, &first.signed, &template)?;
-        // What is wrong would be found by readers, and could not be taken back.
+        // A wrong share could not be taken back; readers would find it.
         let proven =
             SignedShare::verify(share, &bytes[..bytes.len().min(super::HEAD_BYTES as usize)], &cap.fingerprint);
         proven.map_err(|error| format!("share {share} would not be right: {error}"))?;
@@ -75,13 +76,14 @@ pub(crate) async fn repair(
     }
 }
 
-/// The secret by which a server lets the owner write.
+/// The secret with which a server lets the owner write.
 fn write_enabler(key: &Key, seed: &[u8]) -> Hash {
     let master = tagged(b"allmydata_mutable_writekey_to_write_enabler_master_v1", key);
     tagged_pair(b"allmydata_mutable_write_enabler_master_and_nodeid_to_write_enabler_v1", &master, seed)
 }
 
-/// Servers that hold nothing damaged, unreadable or old of the file are fit for a share; the others would have to be overwritten.
+/// A server is fit for a share unless it holds a damaged, unreadable or old one of the file, which would have to be
+/// overwritten.
 fn candidates(survey: &Survey, shares: &[FoundShare]) -> Vec<Candidate> {
     let mut holds: BTreeMap<usize, BTreeSet<u16>> = BTreeMap::new();
     for found in shares {
@@ -101,14 +103,14 @@ fn candidates(survey: &Survey, shares: &[FoundShare]) -> Vec<Candidate> {
         .collect()
 }
 
-/// What is a share's own.
+/// The parts of a share that differ from those of other shares.
 struct Made {
     data: Vec<u8>,
     tree: Tree,
     proof: Vec<(u16, Hash)>,
 }
 
-/// Encodes all shares again, and keeps those that are wanted.
+/// Encodes all shares again, and keeps the wanted ones.
 async fn encode(
     reader: &mut MutableReader<'_>,
     shares: &[FoundShare],
@@ -149,7 +151,7 @@ async fn encode(
     Ok(made.collect())
 }
 
-/// All of a good share, whose encrypted key is the owner's.
+/// The bytes of a good share that has the owner's encrypted key.
 async fn template(
     grid: &Grid,
     cap: &Mutable,
@@ -184,11 +186,11 @@ async fn template(
 }
 
 impl Made {
-    /// The share: as another one, but for what is its own.
+    /// The new share: a copy of another one, with its own parts replaced.
     fn into_share(self, share: u16, other: &SignedShare, template: &[u8]) -> Result<Vec<u8>, String> {
         let header = &other.header;
         let mut bytes = template.to_vec();
-        // The leaf is left out, as the stock client does.
+        // Without the leaf, as the stock client writes it.
         let own = usize::from(header.total).next_power_of_two() - 1 + usize::from(share);
         let mut nodes: Vec<(u16, Hash)> =
             self.proof.into_iter().filter(|(node, _)| usize::from(*node) != own).collect();

@@ -1,9 +1,9 @@
-//! One share of a mutable file: its header, what proves that its owner wrote it, and where the blocks are.
+//! One share of a mutable file: its header, the proof that its owner wrote it, and where the blocks are.
 //!
-//! There are two layouts. SDMF (version 0) has one segment, and one salt for it in the header. MDMF (version 1) has many,
-//! each block behind the salt of its segment. The owner's key signs sequence number, root hash and all sizes; the cap has
-//! the hash of that key. Everything else is proven by the root: it is that of the tree over the shares, whose leaves are the
-//! roots of the trees over each share's blocks.
+//! There are two layouts. SDMF (version 0) has one segment, and one salt for it in the header. MDMF (version 1) has
+//! many, each block behind the salt of its segment. The owner's key signs sequence number, root hash and all sizes; the
+//! cap has the hash of that key. The signed root proves the rest: it is that of the tree over the shares, whose leaves
+//! are the roots of the trees over each share's blocks.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,54 +14,54 @@ use crate::geometry::SEGMENT_BYTES;
 use crate::hash::{Hash, tagged};
 use crate::merkle::{NODE_BYTES, Tree, node_count, proven_leaf};
 
-/// Bytes of a share in which all but blocks and their tree is found. The keys that the stock client makes take less than
-/// 2,400 of them, keys of 4,096 bits less than 4,000.
+/// The first bytes of a share, which hold everything but the blocks and their tree. The stock client's keys take less
+/// than 2,400 bytes of them, 4096-bit keys less than 4,000.
 pub const HEAD_BYTES: u64 = 4096;
 
-/// Bytes of the only segment of an SDMF file at most, all in memory. The stock client puts no bound; directories with a
-/// million entries are smaller.
+/// Longest segment of an SDMF file in bytes, all in memory. The stock client has no bound; directories with a million
+/// entries are smaller.
 const SDMF_BYTES_MAX: u64 = 512 << 20;
 
-/// Segments of a file at most: 128 GiB in segments of 128 KiB, which the stock client writes. The tree over them takes
-/// 64 MiB, all in memory.
+/// Most segments of a file: 128 GiB in segments of 128 KiB, which the stock client writes. The tree over them takes 64
+/// MiB, all in memory.
 const SEGMENTS_MAX: u64 = 1 << 20;
 
-/// Bytes of a file at most: offsets stay far from the end of 64 bits.
+/// Largest file in bytes: all offsets stay far below 2^64.
 const FILE_BYTES_MAX: u64 = 1 << 56;
 
-/// Bytes of a salt.
+/// Length of a salt in bytes.
 const SALT_BYTES: u64 = 16;
 
-/// The header up to the offsets: what the signature is over.
+/// Length of the signed part of the header, before the offsets.
 const SDMF_SIGNED: usize = 75;
 const MDMF_SIGNED: usize = 59;
-/// The whole header.
+/// Length of the whole header.
 const SDMF_HEADER: usize = 107;
 const MDMF_HEADER: usize = 123;
 
-/// Why a share of a mutable file is of no use.
+/// Why a share of a mutable file cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MutableShareError {
-    /// Shorter than its header says.
+    /// The bytes end before the header says.
     #[error("the share is cut short")]
     Truncated,
     /// Neither SDMF nor MDMF.
-    #[error("mutable share of version {version}; 0 and 1 are known")]
+    #[error("unknown mutable share version {version}, expected 0 or 1")]
     Version {
-        /// As it says.
+        /// The version in the share.
         version: u8,
     },
-    /// Numbers that make no file, or one that is too large.
+    /// Numbers that do not describe a possible file, or describe too large a file.
     #[error("its header is malformed: {field}")]
     Header {
-        /// Which of them.
+        /// The field at fault.
         field: &'static str,
     },
-    /// Not the key that the cap names.
+    /// Another public key than the one of the cap.
     #[error("its public key is not the one of the cap")]
     Key,
-    /// Not signed by this key.
+    /// A wrong signature.
     #[error("its signature is wrong")]
     Signature,
     /// A hash that is wrong.
@@ -74,28 +74,28 @@ pub enum MutableShareError {
 
 use MutableShareError::{Header as Malformed, Truncated};
 
-/// What a share says of the file: the same in all shares of one version.
+/// The header of a share: the same in all shares of one version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MutableHeader {
-    /// Several segments, each with a salt.
+    /// Whether the file has several segments, each with a salt.
     pub is_mdmf: bool,
-    /// Goes up with each version of the file.
+    /// Version of the file, incremented with each write.
     pub sequence: u64,
-    /// Of the tree over the shares.
+    /// Root of the tree over the shares.
     pub root: Hash,
-    /// Of the only segment of an SDMF file.
+    /// Salt of the only segment of an SDMF file.
     pub salt: [u8; 16],
     /// Shares that a reader needs, k.
     pub needed: u16,
-    /// Shares that were made, n.
+    /// Number of shares made, n.
     pub total: u16,
-    /// Bytes of each segment but the last; a multiple of k.
+    /// Length of each segment but the last in bytes; a multiple of k.
     pub segment_size: u64,
-    /// Bytes of the file.
+    /// Size of the file in bytes.
     pub size: u64,
     /// Number of segments; an empty file has none.
     pub segments: u64,
-    /// What the signature is over: equal in all shares of one version, different in others.
+    /// The signed bytes: equal in all shares of one version, different in others.
     pub signed: Vec<u8>,
     public_key: Range<usize>,
     signature: Range<usize>,
@@ -107,10 +107,11 @@ pub struct MutableHeader {
 }
 
 impl MutableHeader {
-    /// Reads the header of a share from its first bytes, of which [`HEAD_BYTES`] are enough.
+    /// Parses the header of a share from its first bytes; [`HEAD_BYTES`] are enough.
     ///
     /// # Errors
-    /// [`MutableShareError`] if it is cut short, of an unknown version, or has impossible numbers.
+    /// [`MutableShareError::Truncated`] if the bytes end within the header; [`MutableShareError::Version`] for an
+    /// unknown version; [`MutableShareError::Header`] for impossible numbers or offsets.
     pub fn parse(head: &[u8]) -> Result<MutableHeader, MutableShareError> {
         let is_mdmf = match head.first() {
             None => return Err(Truncated),
@@ -179,7 +180,7 @@ impl MutableHeader {
         Ok(parsed)
     }
 
-    /// Bytes of a block of this segment, without its salt.
+    /// Length of a block of this segment in bytes, without its salt.
     pub fn block_len(&self, segment: u64) -> u64 {
         self.segment_len(segment).div_ceil(u64::from(self.needed))
     }
@@ -189,7 +190,7 @@ impl MutableHeader {
         self.size.saturating_sub(segment.saturating_mul(self.segment_size)).min(self.segment_size)
     }
 
-    /// Bytes from the beginning of one block to that of the next.
+    /// Distance between the beginnings of two blocks in bytes.
     fn stride(&self) -> u64 {
         self.segment_size / u64::from(self.needed) + self.salt_len()
     }
@@ -205,7 +206,7 @@ impl MutableHeader {
         }
     }
 
-    /// Where the blocks of some segments are in the share, with their salts.
+    /// The range of the blocks of some segments, with their salts.
     pub fn blocks_range(&self, segments: &Range<u64>) -> Range<u64> {
         let end = match segments.end >= self.segments {
             true => self.data_len(),
@@ -214,30 +215,30 @@ impl MutableHeader {
         self.data + (segments.start * self.stride()).min(end)..self.data + end
     }
 
-    /// Where the owner's key is, encrypted. Nothing proves that it is there.
+    /// The range of the owner's encrypted key. Nothing proves that the key is there.
     pub fn private_key(&self) -> Range<u64> {
         self.private_key.clone()
     }
 
-    /// Where the share ends. Nothing proves that it does.
+    /// The end of the share. Nothing proves it.
     pub fn end(&self) -> u64 {
         self.end
     }
 
-    /// Where the nodes are that lead to the root that is signed.
+    /// The range of the nodes that lead to the signed root.
     pub fn proof_range(&self) -> Range<u64> {
         self.proof.start as u64..self.proof.end as u64
     }
 
-    /// Where the tree over the share's blocks is.
+    /// The range of the tree over the share's blocks.
     pub fn block_tree_range(&self) -> Range<u64> {
         self.block_tree..self.block_tree + node_count(self.segments) * NODE_BYTES
     }
 
-    /// Salt and block of each of these segments, out of the bytes of [`Self::blocks_range`].
+    /// Splits the bytes of [`Self::blocks_range`] into salt and block of each segment.
     ///
     /// # Errors
-    /// [`MutableShareError::Truncated`] if these are too few.
+    /// [`MutableShareError::Truncated`] if there are too few bytes.
     pub fn split<'a>(
         &self,
         segments: &Range<u64>,
@@ -267,7 +268,7 @@ impl MutableHeader {
     }
 }
 
-/// Segments of a file of these numbers.
+/// Number of segments of a file of these numbers.
 fn segments(is_mdmf: bool, needed: u16, total: u16, segment_size: u64, size: u64) -> Result<u64, MutableShareError> {
     if needed == 0 || needed > total {
         return Err(Malformed { field: "numbers of shares" });
@@ -287,25 +288,27 @@ fn segments(is_mdmf: bool, needed: u16, total: u16, segment_size: u64, size: u64
     }
 }
 
-/// The salt of a segment, and a block of it.
+/// The salt of a segment, and one of its blocks.
 pub type SaltedBlock<'a> = ([u8; 16], &'a [u8]);
 
-/// A share whose header its owner signed.
+/// A share whose header the owner has signed.
 #[derive(Debug, Clone)]
 pub struct SignedShare {
-    /// Its number.
+    /// Number of the share.
     pub share: u16,
-    /// What it says of the file.
+    /// The parsed header.
     pub header: MutableHeader,
-    /// The nodes that lead from its own root to the one that is signed.
+    /// The nodes from its own root to the signed one.
     proof: BTreeMap<u16, Hash>,
 }
 
 impl SignedShare {
-    /// Checks the key and the signature in the first bytes of a share. `fingerprint` is the cap's.
+    /// Checks the key and the signature in the first bytes of a share. `fingerprint` is the key's hash in the cap.
     ///
     /// # Errors
-    /// [`MutableShareError`] if the share is malformed, or signed by another key or none.
+    /// The errors of [`MutableHeader::parse`]; [`MutableShareError::Key`] for another key;
+    /// [`MutableShareError::Signature`] if the signature is wrong; [`MutableShareError::Header`] if the share's number
+    /// is not below n.
     pub fn verify(share: u16, head: &[u8], fingerprint: &Hash) -> Result<SignedShare, MutableShareError> {
         let header = MutableHeader::parse(head)?;
         let part = |range: &Range<usize>| head.get(range.clone()).ok_or(Truncated);
@@ -323,10 +326,11 @@ impl SignedShare {
         Ok(SignedShare { share, header, proof })
     }
 
-    /// The tree over the blocks of an MDMF share, out of the bytes of [`MutableHeader::block_tree_range`].
+    /// The tree over the blocks of an MDMF share, from the bytes of [`MutableHeader::block_tree_range`].
     ///
     /// # Errors
-    /// [`MutableShareError`] if it is cut short, or not the tree that was signed.
+    /// [`MutableShareError::Truncated`] if it has the wrong length; [`MutableShareError::Hash`] if it is not the signed
+    /// tree.
     pub fn block_tree(&self, stored: &[u8]) -> Result<Tree, MutableShareError> {
         let tree = Tree::from_stored(stored, self.header.segments as usize).ok_or(Truncated)?;
         self.prove(tree)
@@ -335,14 +339,14 @@ impl SignedShare {
     /// The tree over the only block of an SDMF share.
     ///
     /// # Errors
-    /// [`MutableShareError::Hash`] if the block is not the one that was signed.
+    /// [`MutableShareError::Hash`] if the block is not the signed one.
     pub fn tree_of(&self, block: &[u8]) -> Result<Tree, MutableShareError> {
         self.prove(Tree::new(&[self.header.block_leaf(&self.header.salt, block)]))
     }
 
     fn prove(&self, tree: Tree) -> Result<Tree, MutableShareError> {
         let total = usize::from(self.header.total);
-        // Writers leave the leaf out, because the tree over the blocks gives it.
+        // Writers leave out the leaf, which is the root of the tree over the blocks.
         let mut proof = self.proof.clone();
         proof.insert((total.next_power_of_two() - 1) as u16 + self.share, *tree.root());
         match proven_leaf(total, usize::from(self.share), &proof, &self.header.root) {
@@ -356,7 +360,7 @@ impl SignedShare {
     /// Checks the block of a segment.
     ///
     /// # Errors
-    /// [`MutableShareError::Hash`] if it does not have its hash.
+    /// [`MutableShareError::Hash`] if the block does not have its hash.
     pub fn check(&self, tree: &Tree, segment: u64, salt: &[u8; 16], block: &[u8]) -> Result<(), MutableShareError> {
         match tree.leaf(segment as usize) == Some(&self.header.block_leaf(salt, block)) {
             true => Ok(()),
@@ -376,7 +380,7 @@ mod tests {
     use proptest::prelude::*;
     use std::sync::LazyLock;
 
-    /// Segments of 100 bytes, 2 of 3.
+    /// Length of a segment in these 2-of-3 files.
     const SEGMENT: usize = 100;
 
     static KEY: LazyLock<RsaKeyPair> = LazyLock::new(|| RsaKeyPair::generate(KeySize::Rsa2048).unwrap());
@@ -395,7 +399,7 @@ mod tests {
         tagged(b"allmydata_encoded_subshare_v1", &hashed)
     }
 
-    /// The shares of a ciphertext, as the specification has them, and where their blocks begin.
+    /// The shares of a ciphertext, as the specification has them, and the offset of their blocks.
     fn shares(is_mdmf: bool, content: &[u8]) -> Vec<Vec<u8>> {
         let segment = if is_mdmf { SEGMENT } else { content.len().next_multiple_of(2) };
         let code = Code::new(2, 3);
@@ -472,7 +476,7 @@ mod tests {
             .collect()
     }
 
-    /// The blocks of a share, if all of them are proven.
+    /// The blocks of a share if all of them are proven.
     fn blocks(share: u16, bytes: &[u8]) -> Result<Vec<Vec<u8>>, MutableShareError> {
         let head = &bytes[..bytes.len().min(HEAD_BYTES as usize)];
         let signed = SignedShare::verify(share, head, &fingerprint())?;
@@ -523,7 +527,7 @@ mod tests {
             let right = blocks(1, &share).unwrap();
             assert!(blocks(0, &share).is_err(), "in another's place");
             let (mut found, mut harmless) = (0, 0);
-            // A signature is checked for each: some bytes stand for all.
+            // A signature check per position is slow: every seventh byte stands for all.
             for at in (0..share.len()).step_by(7) {
                 let mut damaged = share.clone();
                 damaged[at] ^= 0x10;
@@ -535,7 +539,7 @@ mod tests {
                     Err(_) => found += 1,
                 }
             }
-            // The private key is not ours to read; nor are inner nodes of a tree, which are computed.
+            // The private key is not read here, nor are a tree's inner nodes, which are computed.
             assert!(found > 100 && harmless < 1220 / 7 + 30, "{found} {harmless}");
             for length in [0, 1, 50, 100, 500, 1500, share.len() - 1].into_iter().filter(|_| is_mdmf) {
                 assert!(blocks(1, &share[..length]).is_err(), "{length} bytes");
@@ -569,7 +573,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_makes_it_panic(
+        fn nothing_makes_the_parser_panic(
             is_mdmf: bool, bytes in proptest::collection::vec(any::<u8>(), 0..90), at in 0_usize..130,
             cut in 0_usize..5000,
         ) {

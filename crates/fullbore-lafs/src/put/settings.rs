@@ -1,4 +1,4 @@
-//! What `put` was asked for, and what comes of it: encoding, key, grid.
+//! The settings of `put`, and what they resolve to: encoding, key, grid.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -14,46 +14,46 @@ use crate::grid::{GridAccess, GridSettings, access};
 use crate::node::read_convergence;
 use crate::upload::{KeyChoice, PutOptions};
 
-/// Memory for blocks that are not acknowledged. 64 MiB carry 1 Gbit/s over half a second.
+/// Memory for unacknowledged blocks in bytes. 64 MiB carry 1 Gbit/s over half a second.
 const MEMORY_BYTES: u64 = 64 << 20;
 
-/// The most that the blocks of one segment may need, all of which are in memory at once. A guess at what a person would
-/// rather hear of before.
+/// Most memory for the blocks of one segment, all of which are in memory at once. A guess at the size that a user would
+/// want to be warned of.
 const SEGMENT_MEMORY_MAX: u64 = 1 << 30;
 
-/// Bytes of a segment at most, as the stock client has it.
+/// Default size of a segment in bytes, as of the stock client.
 const DEFAULT_SEGMENT_BYTES: u64 = 1 << 20;
 
 /// Settings of one `fullbore put` into a grid.
 #[derive(Debug, Clone)]
 pub struct PutSettings {
-    /// Where to; `dry_run` needs no grid.
+    /// The grid; not needed for `dry_run`.
     pub grid: GridSettings,
     /// Files and directories; `-` is stdin.
     pub paths: Vec<PathBuf>,
     /// Which files of directories to upload, and how to treat links.
     pub choice: Choice,
-    /// Only tells the caps that files would have.
+    /// Only compute and emit the caps.
     pub dry_run: bool,
-    /// Shares needed, servers that must hold one, shares made: `K,H,N`.
+    /// `K,H,N`: shares needed, servers that must hold one, shares made; `None`: the node's or the default.
     pub encoding: Option<String>,
-    /// Bytes of a segment at most.
+    /// Largest segment in bytes; `None`: the default.
     pub segment_bytes: Option<u64>,
-    /// How fullbore makes the keys of files.
+    /// How the key of each file is made.
     pub key: KeySettings,
-    /// Bytes of stdin, if they are known.
+    /// Number of bytes on stdin, if known.
     pub stdin_bytes: Option<u64>,
-    /// Where the list of files and caps is written.
+    /// File for the list of files and caps.
     pub list: Option<PathBuf>,
     /// Directory for the journals of uploads; `None`: no journal.
     pub journals: Option<PathBuf>,
-    /// Where stdin is kept until its end is seen.
+    /// Directory for the temporary file that holds stdin until its end.
     pub spool: PathBuf,
-    /// Bytes sent per second at most.
+    /// Limit in bytes sent per second; `None`: unlimited.
     pub limit_rate_bytes_per_s: Option<u64>,
 }
 
-/// How fullbore makes the keys of files: convergent or random.
+/// How the key of each file is made: convergent or random.
 #[derive(Clone, Default)]
 pub enum KeySettings {
     /// From the content and the node's convergence secret.
@@ -63,7 +63,7 @@ pub enum KeySettings {
     Secret(OsString),
     /// From the content and the secret in this file.
     File(PathBuf),
-    /// From chance.
+    /// At random.
     Random,
 }
 
@@ -78,19 +78,23 @@ impl fmt::Debug for KeySettings {
     }
 }
 
-/// What comes of the settings.
+/// The resolved settings.
 pub(super) struct Resolved {
-    /// Memory for blocks that are not acknowledged, bytes.
+    /// Memory for unacknowledged blocks in bytes.
     pub memory_bytes: u64,
     /// How files are encoded.
     pub options: PutOptions,
-    /// The grid; none is needed for `--dry-run`.
+    /// The grid; `None` only for `--dry-run`.
     pub access: Option<GridAccess>,
 }
 
 impl Resolved {
-    /// Reads what the settings name.
-    pub fn new(settings: &PutSettings, events: &mut dyn Events) -> Result<Resolved, CommandError> {
+    /// Resolves the settings, and reads the files that they name.
+    ///
+    /// # Errors
+    /// `ErrorKind::Usage` for a missing grid, an unreadable node directory or servers file, an invalid encoding,
+    /// segment size or secret, or a segment that needs too much memory.
+    pub(super) fn new(settings: &PutSettings, events: &mut dyn Events) -> Result<Resolved, CommandError> {
         let access = access(&settings.grid)?;
         if access.is_none() && !settings.dry_run {
             return Err(CommandError::usage("no Tahoe-LAFS grid is named")
@@ -104,7 +108,7 @@ impl Resolved {
         let segment_max = settings.segment_bytes.unwrap_or(DEFAULT_SEGMENT_BYTES);
         if !SEGMENT_BYTES.contains(&segment_max) {
             let (least, most) = (SEGMENT_BYTES.start(), SEGMENT_BYTES.end());
-            let text = format!("--segment-size {segment_max}: {least} to {most} bytes are possible");
+            let text = format!("--segment-size {segment_max}: must be {least} to {most} bytes");
             return Err(CommandError::usage(text));
         }
         if settings.stdin_bytes.is_some() && !settings.paths.iter().any(|path| path.as_os_str() == "-") {
@@ -144,7 +148,7 @@ impl Resolved {
     }
 }
 
-/// Memory for blocks: as usual, or what one segment needs.
+/// Memory for blocks in bytes: the default, or what one segment needs.
 fn memory(encoding: Encoding, segment_max: u64) -> Result<u64, CommandError> {
     let segment = Geometry::new(encoding, segment_max, segment_max).map_err(CommandError::usage)?.segment_memory();
     if segment > SEGMENT_MEMORY_MAX {
@@ -159,7 +163,7 @@ fn memory(encoding: Encoding, segment_max: u64) -> Result<u64, CommandError> {
     Ok(segment.max(MEMORY_BYTES))
 }
 
-/// `K,H,N`.
+/// Parses `K,H,N`.
 fn encoding(text: &str) -> Result<Encoding, CommandError> {
     let numbers: Option<Vec<u16>> = text.split(',').map(|number| number.trim().parse().ok()).collect();
     let Some([needed, happy, total]) = numbers.and_then(|numbers| <[u16; 3]>::try_from(numbers).ok()) else {

@@ -1,5 +1,4 @@
-//! Stdin on its way to a grid: kept in a file without a name until its end is seen, because a key that comes
-//! from the content needs all of it first.
+//! Spools stdin to a file without a name until its end: a key derived from the content needs all of it first.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -10,14 +9,15 @@ use fullbore_engine::run::error::CommandError;
 
 use crate::upload::produce::Meter;
 
-/// Bytes between two looks at the room.
+/// Bytes between two checks of the free space.
 const LOOK_EVERY_BYTES: u64 = 16 << 20;
 
-/// Reads everything into an unlinked file of `directory`; the result is it and its length. `meter` counts what whoever
-/// writes into the pipe has us wait.
+/// Copies `from` to an unlinked file in `directory`; returns the file and its length. `meter` counts the time that the
+/// writer of the pipe makes us wait.
 pub(super) fn spool(mut from: impl Read, directory: &Path, meter: &Meter) -> Result<(File, u64), CommandError> {
-    let failed =
-        |error: &io::Error| CommandError::disk(directory, error).context("while writing stdin to a temporary file");
+    let failed = |error: &io::Error| {
+        CommandError::cannot("write into", directory, error).context("while writing stdin to a temporary file")
+    };
     let mut file = unnamed(directory).map_err(|error| failed(&error))?;
     let mut buffer = vec![0; 256 << 10];
     let (mut size, mut checked) = (0_u64, None);
@@ -47,7 +47,7 @@ mod tests {
     use std::os::unix::fs::FileExt;
     use std::time::Duration;
 
-    /// A pipe whose other side takes its time.
+    /// A pipe with a slow writer.
     struct Slow<R>(R, Duration);
 
     impl<R: Read> Read for Slow<R> {

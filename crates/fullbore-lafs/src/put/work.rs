@@ -1,4 +1,4 @@
-//! All files on their way at once, and directories when their children have caps.
+//! Uploads all files at once, and directories when their children have caps.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -40,19 +40,19 @@ use crate::upload::{Grid, KeyChoice, PutError, PutOptions, Stored, Uploader};
 use crate::verdict::Facts;
 use fullbore_engine::memory_pool::MemoryPool;
 
-/// What is heard while files are put.
-pub enum PutEvent {
-    /// An item is done with.
+/// Events while files are put.
+pub(super) enum PutEvent {
+    /// An item is finished.
     Done(PutResult),
     /// Time has passed.
     Nothing,
 }
 
-/// Hears of it; an error ends the run.
-pub type EventHandler<'a> = &'a mut dyn FnMut(PutEvent) -> Result<(), CommandError>;
+/// Handles an event; an error ends the run.
+pub(super) type EventHandler<'a> = &'a mut dyn FnMut(PutEvent) -> Result<(), CommandError>;
 
-/// What became of one item.
-pub struct PutResult {
+/// The result of one item.
+pub(super) struct PutResult {
     pub path: PathBuf,
     pub size: u64,
     pub is_directory: bool,
@@ -63,15 +63,15 @@ pub struct PutResult {
     pub result: Result<Cap, CommandError>,
 }
 
-/// What cannot be read, and why.
-pub type Unreadable<'a> = HashMap<&'a Path, String>;
+/// Paths that cannot be read, and why.
+pub(super) type Unreadable<'a> = HashMap<&'a Path, String>;
 
 /// The means of a run.
-pub struct PutContext<'a> {
+pub(super) struct PutContext<'a> {
     settings: &'a PutSettings,
     options: PutOptions,
     runtime: tokio::runtime::Runtime,
-    /// Becomes true when the run is to end: by a signal, or because nobody can be told of what is done.
+    /// Set to true when the run is to end: by a signal, or because results cannot be reported.
     stop: watch::Sender<bool>,
     context: ProducerContext,
     threads: usize,
@@ -82,14 +82,18 @@ pub struct PutContext<'a> {
 }
 
 impl<'a> PutContext<'a> {
-    pub fn new(
+    /// Starts the means of a run: threads, runtime, journal, and connections to the grid.
+    ///
+    /// # Errors
+    /// `ErrorKind::Internal` if a thread or the runtime cannot be started.
+    pub(super) fn new(
         settings: &'a PutSettings,
         resolved: &Resolved,
         events: &mut dyn Events,
         signal: &Stop,
     ) -> Result<PutContext<'a>, CommandError> {
         let ledger = Ledger::new();
-        // Bytes that servers acknowledged are what is delivered.
+        // Only bytes that servers acknowledged count as delivered.
         let config = SamplerConfig { delivery_stage: "send".to_owned(), ..SamplerConfig::default() };
         let sampler = Sampler::start(&ledger, config).map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -129,8 +133,12 @@ impl<'a> PutContext<'a> {
         Ok(PutContext { settings, options, runtime, stop, context, threads, grid, uploader, journal, sampler })
     }
 
-    /// Puts everything; `each` hears of every item, in the order in which arguments were given.
-    pub fn put_all(
+    /// Puts all items; `each` gets the result of every item, in the order of the arguments.
+    ///
+    /// # Errors
+    /// The first error of `each`; `ErrorKind::Interrupted` if the run was stopped; `ErrorKind::Internal` if a task
+    /// fails. Failures of single items are in their results.
+    pub(super) fn put_all(
         &self,
         items: &[Item],
         unreadable: &Unreadable<'_>,
@@ -167,7 +175,7 @@ impl<'a> PutContext<'a> {
                     break;
                 }
             }
-            // In order: what can be told now.
+            // Reports the results whose turn has come.
             while let Some(done) = run.done.remove(&told) {
                 if let Err(error) = each(PutEvent::Done(done)) {
                     return self.wind_up(run, each, error);
@@ -195,7 +203,8 @@ impl<'a> PutContext<'a> {
         }
     }
 
-    /// Nothing new begins, and what is under way gives up what it began. What is complete all the same is told of.
+    /// Stops the run: nothing new begins, and tasks give up their shares on the servers. Complete items are still
+    /// reported.
     fn wind_up(&self, mut run: Run<'_>, each: EventHandler<'_>, error: CommandError) -> Result<(), CommandError> {
         self.stop.send_replace(true);
         while let Some(finished) = self.runtime.block_on(run.tasks.join_next()) {
@@ -205,16 +214,16 @@ impl<'a> PutContext<'a> {
         }
         for (_, done) in std::mem::take(&mut run.done) {
             if done.result.is_ok() {
-                // To the list, if stdout takes nothing.
+                // Stdout may be closed, but the list may still take it.
                 let _ = each(PutEvent::Done(done));
             }
         }
         Err(error)
     }
 
-    /// Ends what is left. A thread may wait for a pipe that gives nothing: it is not waited for. `all_told`: everything
-    /// is in the grid, and whoever wanted its caps has them.
-    pub fn end(self, all_told: bool) {
+    /// Ends the run without waiting for threads, which may hang on a silent pipe. `all_told`: everything is in the
+    /// grid, and the caps were reported.
+    pub(super) fn end(self, all_told: bool) {
         if let Some(journal) = &self.journal {
             if all_told {
                 journal.all_told();
@@ -224,8 +233,8 @@ impl<'a> PutContext<'a> {
         self.runtime.shutdown_background();
     }
 
-    /// What is known of the run now; `sent_bytes` of shares were acknowledged.
-    pub fn facts(&self, wall: Duration, sent_bytes: u64) -> Facts {
+    /// The state of the run now, with `sent_bytes` of shares acknowledged.
+    pub(super) fn facts(&self, wall: Duration, sent_bytes: u64) -> Facts {
         Facts {
             wall,
             processor: Duration::from_millis(process_costs().0),
@@ -240,23 +249,23 @@ impl<'a> PutContext<'a> {
         }
     }
 
-    /// The same at the run's end, with what the engine's sampler found.
-    pub fn last_facts(&self, wall: Duration, sent_bytes: u64) -> Facts {
+    /// The state at the end, with the result of the engine's sampler.
+    pub(super) fn last_facts(&self, wall: Duration, sent_bytes: u64) -> Facts {
         Facts { engine: self.sampler.take().map(Sampler::finish), ..self.facts(wall, sent_bytes) }
     }
 
-    /// Bytes of a file, for bytes of its shares.
-    pub fn content_bytes(&self, share_bytes: u64) -> u64 {
+    /// Converts bytes of a file's shares to bytes of its content.
+    pub(super) fn content_bytes(&self, share_bytes: u64) -> u64 {
         let Encoding { needed, total, .. } = self.options.encoding;
         share_bytes.saturating_mul(u64::from(needed)) / u64::from(total.max(1))
     }
 
-    /// Servers that were given up.
-    pub fn given_up(&self) -> Vec<(String, String)> {
+    /// Servers that were given up, and why.
+    pub(super) fn given_up(&self) -> Vec<(String, String)> {
         self.grid.as_ref().map(|grid| grid.given_up()).unwrap_or_default()
     }
 
-    /// How one file is put, for a task of its own.
+    /// The means to put one file in a task of its own.
     fn putter(&self) -> Putter {
         Putter {
             options: self.options.clone(),
@@ -269,7 +278,7 @@ impl<'a> PutContext<'a> {
     }
 }
 
-/// The journal of this run. Without one everything is put all the same.
+/// Opens the journal of this run. Without one everything is put all the same.
 fn open_journal(directory: &Path) -> Option<Arc<Journal>> {
     match Journal::open(directory) {
         Ok(journal) => Some(journal),
@@ -280,7 +289,7 @@ fn open_journal(directory: &Path) -> Option<Arc<Journal>> {
     }
 }
 
-/// A directory whose children are on their way.
+/// A directory whose children are in progress.
 struct Open {
     missing: usize,
     directory: Directory,
@@ -288,10 +297,10 @@ struct Open {
     failed: Option<String>,
 }
 
-/// What became of one file or directory.
+/// The result of one file or directory.
 struct Outcome {
     size: u64,
-    /// When it was last written to, where it is a thing on a disk.
+    /// Time of the last modification, for items on a disk.
     modified: Option<Time>,
     result: Result<Stored, CommandError>,
 }
@@ -302,7 +311,7 @@ impl Outcome {
     }
 }
 
-/// The last modification of a file.
+/// The time of a file's last modification.
 fn modified(metadata: &Metadata) -> Time {
     Time { seconds: metadata.mtime(), nanoseconds: u32::try_from(metadata.mtime_nsec()).unwrap_or(0) }
 }
@@ -312,11 +321,11 @@ struct Run<'a> {
     items: &'a [Item],
     /// Directories that cannot be listed.
     unreadable: &'a Unreadable<'a>,
-    /// Items whose name in a grid is that of an earlier item in the same directory.
+    /// Items with the same name in a grid as an earlier item in the same directory.
     twins: HashSet<usize>,
     tasks: JoinSet<(usize, Outcome)>,
     open: BTreeMap<usize, Open>,
-    /// Finished, and not told yet.
+    /// Results that were not yet reported.
     done: BTreeMap<usize, PutResult>,
 }
 
@@ -325,10 +334,10 @@ impl Run<'_> {
         let putter = self.context.putter();
         let size = self.context.settings.stdin_bytes;
         match &self.items[number] {
-            // It begins when the last of its children is done.
+            // A directory begins when the last of its children is done.
             Item::Directory { .. } => {}
             Item::File { path, found, .. } => match self.left_out(number) {
-                // Its content would be sent, and could have no place in its directory.
+                // Its content would be sent, but could have no place in its directory.
                 Some(error) => {
                     self.tasks.spawn(async move { (number, Outcome::of(0, Err(error))) });
                 }
@@ -359,7 +368,7 @@ impl Run<'_> {
         });
     }
 
-    /// Why an item is left out: it cannot be read, or its name cannot be in a directory of a grid.
+    /// Why an item is left out: it cannot be read, or its name is not possible in a grid.
     fn left_out(&self, number: usize) -> Option<CommandError> {
         let item = &self.items[number];
         let path = item.path();
@@ -371,7 +380,7 @@ impl Run<'_> {
         why.map(|why| CommandError::new(ErrorKind::Disk, why))
     }
 
-    /// Notes what became of an item; gives directories that are ready now.
+    /// Records the result of an item; returns its directory if that is ready now.
     fn finished(&mut self, number: usize, outcome: Outcome) -> Option<usize> {
         let Outcome { size, modified, result } = outcome;
         let item = &self.items[number];
@@ -402,7 +411,7 @@ impl Run<'_> {
         let name = path.file_name().unwrap_or_default();
         let added = match result {
             Ok(cap) => open.directory.add(name.as_bytes(), cap.clone(), modified).map_err(|error| error.to_string()),
-            // What this machine cannot read is left out by itself, as by `tahoe backup`, and named.
+            // A file that cannot be read here is left out and reported, as by `tahoe backup`.
             Err(error) if error.kind == ErrorKind::Disk => Ok(()),
             Err(_) => Err(format!("{} has no cap", path.display())),
         };
@@ -414,7 +423,7 @@ impl Run<'_> {
     }
 }
 
-/// Items whose name in a grid an earlier one in the same directory has.
+/// Items with the same name in a grid as an earlier item in the same directory.
 fn twins(items: &[Item]) -> HashSet<usize> {
     let mut seen = HashSet::new();
     let mut is_twin = |item: &Item| {
@@ -434,16 +443,17 @@ struct Putter {
     stop: watch::Receiver<bool>,
 }
 
-/// What files with random keys are called in the journal: by what no other content of them has, and no other grid.
+/// Names of files with random keys in the journal: no other content of a file has the same name, nor the same file in
+/// another grid.
 struct JournalNames {
-    /// The file or directory that says which grid it is.
+    /// The file or directory that names the grid.
     grid: PathBuf,
     encoding: Encoding,
     segment_max: u64,
 }
 
 impl JournalNames {
-    /// `None` where no names are needed.
+    /// `None` unless keys are random.
     fn of(grid: &GridSettings, options: &PutOptions) -> Option<JournalNames> {
         let KeyChoice::Random = options.key else { return None };
         let grid = std::fs::canonicalize(grid.node.as_ref().or(grid.servers.as_ref())?).ok()?;
@@ -477,7 +487,7 @@ impl Putter {
         };
         let size = metadata.len();
         if !metadata.is_file() {
-            // A pipe or device by name: read as stdin is.
+            // A pipe or device given by name is read as stdin is.
             return self.reader(file, None).await;
         }
         let name = self.names.as_ref().and_then(|names| names.name(path, &metadata));
@@ -489,7 +499,7 @@ impl Putter {
         self.reader(std::io::stdin(), size).await
     }
 
-    /// A pipe: streamed when its size is known and its key need not be made from it, spooled otherwise.
+    /// Reads a pipe. It is streamed if its size is known and its key is random, otherwise spooled.
     async fn reader(self, reader: impl std::io::Read + Send + 'static, size: Option<u64>) -> Outcome {
         if let (Some(size), KeyChoice::Random) = (size, &self.options.key) {
             return Outcome::of(size, self.put(Source::stream(reader), size, None).await);
@@ -501,8 +511,8 @@ impl Putter {
         }
     }
 
-    /// Does what may wait for ever, on a thread of its own: a pipe that nobody writes to gives nothing, and one that has
-    /// a name is not even opened.
+    /// Runs work that may block for ever on its own thread: a pipe without a writer gives nothing, and a named one
+    /// cannot even be opened.
     async fn unless_stopped<R: Send + 'static>(
         &self,
         work: impl FnOnce() -> R + Send + 'static,
@@ -519,7 +529,7 @@ impl Putter {
     async fn directory(self, directory: &Directory, path: &Path) -> Outcome {
         let packed = directory.pack();
         let size = packed.len() as u64;
-        // Without a time it is as good a directory.
+        // A directory without a time is as good.
         let modified = std::fs::metadata(path).ok().map(|metadata| modified(&metadata));
         let result = self.put(Source::Memory(packed.into()), size, None).await;
         Outcome { size, modified, result }
@@ -542,7 +552,7 @@ impl Putter {
     }
 }
 
-/// The cap that a file would have.
+/// Computes the cap of a file without putting it.
 fn dry(
     context: &ProducerContext,
     source: &Source,
@@ -572,7 +582,7 @@ fn dry(
     Ok(Stored { cap, happiness: 0, shares: (0, 0), sent_bytes: 0, troubles: Vec::new() })
 }
 
-/// The library's error as the person sees it.
+/// Converts the library's error into one for the user.
 fn explain(error: &PutError) -> CommandError {
     let kind = match error {
         PutError::Source(_) => ErrorKind::Disk,

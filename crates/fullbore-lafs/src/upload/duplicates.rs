@@ -1,7 +1,7 @@
-//! Equal files of one run: one of them is put, and the others get its cap.
+//! Equal files of one run: one of them is uploaded, the others get its cap.
 //!
-//! Two uploads of one file would compete for its places on the servers, where the later one can do nothing but wait
-//! for shares that the other is still sending.
+//! Two uploads of one file would compete for its places on the servers, and the later one could only wait for shares
+//! that the other is still sending.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -12,14 +12,14 @@ use tokio::sync::OnceCell;
 use super::{PutError, Stored};
 use crate::cap::{Cap, StorageIndex};
 
-/// Files that are remembered: some 20 MB. Of more the later ones are put again, which servers answer with what they
-/// have.
+/// Most files remembered: some 20 MB. Beyond that later files are put again, and servers answer that they have the
+/// shares.
 const REMEMBERED_MAX: usize = 100_000;
 
-/// A file, and the happiness that was asked for.
+/// A file, and the happiness required.
 type Name = (StorageIndex, u16);
 
-/// What is known of a file that is in the grid: its cap and its happiness.
+/// The cap and the happiness of a file, once it is in the grid.
 type Slot = Arc<OnceCell<(Cap, usize)>>;
 
 /// The convergent files of a run.
@@ -27,8 +27,8 @@ type Slot = Arc<OnceCell<(Cap, usize)>>;
 pub(super) struct Duplicates(Mutex<BTreeMap<Name, Slot>>);
 
 impl Duplicates {
-    /// Puts a file by `put`, unless an equal one is there by then. If the one that others wait for fails, the next of
-    /// them tries itself.
+    /// Puts a file by `put`, unless an equal file is in the grid by then. If the upload that others wait for fails, the
+    /// next of them tries.
     pub(super) async fn once<F>(&self, name: Name, put: impl FnOnce() -> F) -> Result<Stored, PutError>
     where
         F: Future<Output = Result<Stored, PutError>>,
@@ -43,7 +43,7 @@ impl Duplicates {
         };
         let known = slot.get_or_try_init(|| attempt).await.cloned();
         let mut all = self.lock();
-        // The map's, and this one's: nobody waits.
+        // One reference is the map's, the other this one: nobody waits.
         let is_last = Arc::strong_count(&slot) <= 2;
         if is_last && (known.is_err() || all.len() > REMEMBERED_MAX) {
             all.remove(&name);

@@ -1,9 +1,9 @@
-//! One file on its way: its shares, the servers they go to, and what becomes of each request.
+//! Uploads one file: its shares, their servers, and the result of each request.
 //!
-//! A share is asked for at its server together with its first bytes, and the rest follows when the server
-//! has said yes. Until then its bytes stay here, so that a share that is refused goes to another server at
-//! once. A share that is lost later, when its beginning is no longer in memory, waits for another pass over
-//! the file. The end: every share acknowledged as complete, or given up; then happiness is counted.
+//! A share is allocated at its server and its first bytes are sent at the same time; the rest follows when the server
+//! has accepted the share. Until then the first bytes stay in memory, so that a refused share can go to another server
+//! at once. A share that is lost later, when its beginning is no longer in memory, waits for another pass over the
+//! file. At the end every share is acknowledged as complete, or given up; then happiness is counted.
 
 mod assignment;
 mod finish;
@@ -32,20 +32,20 @@ use crate::layout::Layout;
 use crate::placement::Candidate;
 use share::{Share, ShareState};
 
-/// Bytes of a share that are sent before its server has said that it takes it. Wasted when it does not;
-/// a share of this size or less costs one round trip.
+/// Bytes of a share sent before its server has accepted it. They are wasted if it refuses; a share of at most this size
+/// costs one round trip.
 const SPECULATIVE_BYTES: u64 = 64 << 10;
 
-/// Passes over a file: each loses at least one server, so that this ends earlier than patience does.
+/// Most passes over a file: each loses at least one server, so that this ends sooner than patience does.
 const PASSES: usize = 6;
 
-/// How often a share looks for room in its server's window, when no answer came that would say so.
+/// How often a share checks its server's window if no answer came that would free it.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Segments that wait to be taken over by their shares.
+/// Segments buffered before their shares take them.
 const PIECES: usize = 2;
 
-/// What came back.
+/// An answer to a request.
 enum UploadEvent {
     Allocated { server: usize, asked: BTreeMap<u16, u32>, result: Result<Reply, LinkError> },
     Wrote { share: u16, attempt: u32, range: (u64, u64), result: Result<Reply, LinkError> },
@@ -57,9 +57,9 @@ enum UploadEvent {
 #[derive(Debug, Default)]
 struct Peer {
     candidate: Candidate,
-    /// It was asked for something.
+    /// Whether a request was sent to it.
     asked: bool,
-    /// Asked for shares, and it took none, without saying why.
+    /// Whether it was asked for room and took no share, without saying why.
     refused: bool,
     trouble: Option<String>,
 }
@@ -78,20 +78,20 @@ pub(super) struct Upload<'a> {
     peers: Vec<Peer>,
     shares: Vec<Share>,
     events: (mpsc::UnboundedSender<UploadEvent>, mpsc::UnboundedReceiver<UploadEvent>),
-    /// Of the content, once all of it was read.
+    /// The cap, once all of the content was read.
     cap: Option<Chk>,
     sent_bytes: u64,
-    /// A request found no room in its server's window: worth another look soon.
+    /// Whether a request found its server's window full: worth another try soon.
     blocked: bool,
-    /// Some server has shares of the file: what is sent waits until it is known which ones are there.
+    /// Whether some server has shares of the file: sending waits until all lists are known.
     found: bool,
-    /// The servers that get no share were asked what they have.
+    /// Whether the servers that get no share were asked for their lists.
     asked_others: bool,
-    /// For a run that takes this one up.
+    /// Notes for a run that resumes this one.
     notes: Option<Notes>,
-    /// Answers that are awaited. What is asked and not sent is not sent any more when these end.
+    /// Tasks that await answers. A request not yet sent is dropped when its task ends.
     answers: JoinSet<()>,
-    /// On their way: whether the server has heard.
+    /// Requests to give up shares; each gives whether the server confirmed.
     aborts: JoinSet<bool>,
 }
 
@@ -105,13 +105,13 @@ impl<'a> Upload<'a> {
         notes: Option<Notes>,
     ) -> Upload<'a> {
         let index = storage_index(&key);
-        // The stock client asks twice as many servers as there are shares, and no more.
+        // Twice as many servers as shares, as the stock client does.
         let most = 2 * usize::from(geometry.encoding.total);
         let order = uploader.grid.order(&index).into_iter().take(most).collect();
         Upload::of(uploader, source, geometry, (Input::Plaintext(key), index), code, notes, order)
     }
 
-    /// Shares of a file that has some already: those that nobody has go to the servers that are fit for it.
+    /// The upload of missing shares of a stored file: shares that nobody holds go to fit servers.
     pub(super) fn again(
         uploader: &'a Uploader,
         source: Source,
@@ -130,7 +130,7 @@ impl<'a> Upload<'a> {
         for (peer, server) in upload.peers.iter_mut().zip(&upload.order) {
             peer.candidate.holds = known.holds.get(server).cloned().unwrap_or_default();
         }
-        // All servers have said what they hold.
+        // All servers have been asked already.
         upload.asked_others = true;
         upload
     }
@@ -179,10 +179,11 @@ impl<'a> Upload<'a> {
         let is_given_up = self.abort().await;
         if let Some(notes) = self.notes.take() {
             match &result {
-                // With another content the key is another one as well.
+                // Another content has another key.
                 Ok(_) | Err(PutError::Source(SourceError::Changed)) => notes.ended(),
-                // There is nothing to take up where the servers have heard that it is given up. The others keep its
-                // places for whoever has the secrets. Without its random key nobody finds the shares that are complete.
+                // If all servers have confirmed that they gave up the shares, nothing is left to resume. Otherwise they
+                // keep the places for the holder of the secrets; and without its random key nobody would find the
+                // complete shares.
                 Err(PutError::Interrupted | PutError::Source(_)) if is_given_up => notes.ended(),
                 Err(_) if is_given_up && !notes.is_random() => notes.ended(),
                 Err(_) => {}
@@ -208,7 +209,7 @@ impl<'a> Upload<'a> {
         self.outcome()
     }
 
-    /// Shares that the journal knows: they go on where they stood.
+    /// Resumes the shares that the journal knows.
     fn take_up(&mut self) {
         let Some(notes) = &self.notes else { return };
         for known in notes.shares() {
@@ -279,10 +280,10 @@ impl<'a> Upload<'a> {
                 () = tokio::time::sleep(LOOK_EVERY), if self.blocked => {}
             }
         };
-        // What is kept of shares that nobody takes is memory that the producer may wait for.
+        // Shares that nobody takes hold memory that the producer may wait for.
         self.shares.iter_mut().for_each(Share::clear);
-        // It ends when nobody listens. That is not waited for: it may have to wait for memory itself, which is in
-        // requests that a server does not take, or for a pipe that gives nothing.
+        // The producer ends when nobody listens. It is not waited for: it may itself wait for a pipe, or for memory
+        // held by requests that a server does not take.
         drop(pieces);
         result
     }
@@ -295,11 +296,11 @@ impl<'a> Upload<'a> {
         }
         let known = self.notes.as_mut().is_none_or(|notes| notes.segment(segment, leaf));
         if !known {
-            // A key is for one content: with both under the same one, what is in them could be told.
+            // A key is for one content: two contents under one key would reveal each other.
             if self.notes.as_ref().is_some_and(Notes::is_random) {
                 return Err(SourceError::Changed.into());
             }
-            // The file is another one than the interrupted run read: nothing of that run counts.
+            // The file differs from the one that the interrupted run read: nothing of that run counts.
             for number in 0..self.geometry.encoding.total {
                 let share = &self.shares[usize::from(number)];
                 if (share.skip > 0 || share.taken_up) && share.is_open() {
@@ -313,7 +314,7 @@ impl<'a> Upload<'a> {
     }
 
     fn read_to_its_end(&mut self, finished: Box<Finished>) -> Result<(), PutError> {
-        // Shares of an earlier pass would not fit to those of this one.
+        // Shares of an earlier pass would not match those of this one.
         if self.cap.as_ref().is_some_and(|before| *before != finished.cap) {
             return Err(SourceError::Changed.into());
         }
@@ -324,7 +325,7 @@ impl<'a> Upload<'a> {
                 trailer.into_iter().for_each(|piece| share.push(piece));
             }
         }
-        // The hashes of a large file are megabytes, of which its shares have what they need.
+        // Only the cap is kept: the hashes of a large file are megabytes, and the shares have what they need.
         self.cap = Some(finished.cap);
         Ok(())
     }
@@ -347,7 +348,7 @@ mod tests {
     use minicbor::data::Tag;
     use tokio::sync::watch;
 
-    /// A server that is never spoken to.
+    /// An uploader whose server is never contacted.
     fn uploader() -> Uploader {
         let mut announcements = Announcements::default();
         let (pin, tub) = ("AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8", "a".repeat(32));

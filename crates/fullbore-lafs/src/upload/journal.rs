@@ -1,14 +1,14 @@
-//! What interrupted runs left behind: by which secrets, on which servers, how far, and under which random keys.
+//! The journal of interrupted runs: the secrets, servers, progress and random keys of their uploads.
 //!
-//! One file per run, lines of JSON, appended as things happen, mode 0600 (the secrets are the right to write, keys and
-//! caps the right to read). A file whose lock can be taken is one of a run that is gone: the next run takes over what
-//! is in it. It is not synced: after a power cut the last lines may be missing, and what they said is sent again.
+//! Each run has one file of JSON lines, appended as things happen, with mode 0600: the secrets give the right to write,
+//! keys and caps the right to read. If a file's lock can be taken its run is gone, and the next run takes over its
+//! content. It is not synced: after a power cut the last lines may be missing, and their bytes are sent again.
 //!
-//! An upload is found by its storage index, whatever its file is called by now. Under a random key that says nothing;
-//! there the caller has a name for the file.
+//! An upload is found by its storage index, whatever its file is called by now. With a random key the index identifies
+//! nothing; then the caller has a name for the file.
 //!
-//! A share's acknowledged bytes count only for the same bytes: of a convergent file the key says so; of another one a
-//! chained hash over the segments that were read.
+//! Acknowledged bytes of a share count only for the same content. A convergent key proves that; with a random key a
+//! chained hash over the segments read does.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -26,20 +26,20 @@ use crate::base32;
 use crate::cap::{Cap, Key, StorageIndex};
 use crate::gbs::UploadSecret;
 
-/// How the files are called.
+/// Suffix of the journals' file names.
 const SUFFIX: &str = ".grid-uploads";
 
-/// Bytes of one file that are read; more than one that was rewritten in time has.
+/// Longest journal that is read, in bytes; more than a regularly rewritten one has.
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
-/// A file is rewritten, with what still counts, when it has so many bytes more than twice what counted the last time.
+/// Slack before a journal is rewritten with its current content: it may exceed twice its last size by this many bytes.
 const REWRITE_BYTES: u64 = 16 << 20;
 
-/// What is older is forgotten. Stock servers keep the place of a share for half an hour after its last byte; complete
-/// shares of an upload that was not ended are of use for longer.
+/// Older entries are dropped. Stock servers keep the place of a share for half an hour after its last byte; complete
+/// shares of an unfinished upload are useful for longer.
 const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Acknowledgements of a share are noted when so many more bytes are there.
+/// An acknowledgement is recorded after this many more bytes of a share.
 const NOTE_EVERY_BYTES: u64 = 1 << 20;
 
 /// A share as an interrupted run left it.
@@ -47,28 +47,28 @@ const NOTE_EVERY_BYTES: u64 = 1 << 20;
 pub struct KnownShare {
     /// Id of its server.
     pub server: String,
-    /// Number.
+    /// Number of the share.
     pub share: u16,
-    /// By which it is written.
+    /// The secret for writing it.
     pub secret: UploadSecret,
-    /// Bytes from its beginning that are there.
+    /// Bytes acknowledged, from its beginning.
     pub acknowledged: u64,
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Line {
-    /// An upload begins, or goes on. Times are seconds since 1970. With a random key: the caller's name, and the key.
+    /// An upload begins or resumes. `at`: seconds since 1970. `random`: the caller's name, and the random key.
     Upload { index: String, at: u64, random: Option<(String, String)> },
-    /// Shares were asked for.
+    /// Shares were requested at a server.
     Asked { index: String, server: String, shares: BTreeSet<u16>, secret: String },
-    /// Bytes are there; they come from so many segments, whose chained hash is this.
+    /// `bytes` of a share were acknowledged. They come from this many segments; `chain` is the chained hash of those.
     There { index: String, share: u16, bytes: u64, segments: u64, chain: String },
     /// A share is complete.
     Done { index: String, share: u16 },
-    /// Nothing of an upload is left to take up.
+    /// An upload has nothing left to resume.
     Ended { index: String },
-    /// A file with a random key is in the grid, and its cap has not been told to anybody.
+    /// A file with a random key is in the grid, but its cap has not been reported.
     Stored { name: String, at: u64, cap: String, happiness: usize },
 }
 
@@ -80,23 +80,23 @@ struct Share {
     noted: u64,
 }
 
-/// What counts of one upload.
+/// The current state of one upload.
 #[derive(Debug, Default)]
 struct Upload {
     at: u64,
-    /// This run has begun it.
+    /// Whether this run began it.
     is_own: bool,
     random: Option<(String, Key)>,
     shares: BTreeMap<u16, Share>,
-    /// The most segments that bytes which are there come from, and the chained hash of these.
+    /// Most segments that acknowledged bytes come from, and their chained hash.
     read_before: (u64, String),
 }
 
-/// A cap that nobody was told.
+/// A cap that was not reported.
 #[derive(Debug)]
 struct UnreportedCap {
     at: u64,
-    /// This run put it, or will tell it.
+    /// Whether this run put the file, or will report the cap.
     is_own: bool,
     cap: String,
     happiness: usize,
@@ -111,23 +111,23 @@ pub struct Journal {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Made when the first line is written.
+    /// Created with the first line.
     file: Option<(PathBuf, File)>,
     bytes: u64,
-    /// Bytes at which the file is rewritten.
+    /// Size in bytes at which the file is rewritten.
     rewrite_at: u64,
-    /// A line could not be written: those behind it would say nothing.
+    /// Whether a line could not be written: later lines would mean nothing.
     is_broken: bool,
     uploads: BTreeMap<String, Upload>,
     untold: BTreeMap<String, UnreportedCap>,
 }
 
 impl Journal {
-    /// The journal of this run in a directory of journals, with what runs that are gone left there. Their files are
-    /// removed, and those that are too old.
+    /// Opens the journal of this run in a directory, and takes over the journals of dead runs. Their files are removed,
+    /// and entries that are too old dropped.
     ///
     /// # Errors
-    /// The system's, for the path it is about.
+    /// The system's error, with its path, if the directory cannot be read, or the journal taken over cannot be written.
     pub fn open(directory: &Path) -> Result<Arc<Journal>, (PathBuf, io::Error)> {
         let mut state = State { rewrite_at: REWRITE_BYTES, ..State::default() };
         let mut taken_over = Vec::new();
@@ -140,7 +140,7 @@ impl Journal {
             let path = entry.map_err(|error| (directory.to_owned(), error))?.path();
             if path.to_string_lossy().ends_with(SUFFIX)
                 && let Ok(file) = File::open(&path)
-                // The lock is held until the file is gone.
+                // The lock is held until the file is removed.
                 && file.try_lock().is_ok()
             {
                 state.merge(State::read(&file));
@@ -165,7 +165,7 @@ impl Journal {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A journal that cannot be written makes no upload fail; it is of no use then.
+    /// Appends a line. A failure does not fail uploads; it ends the journal.
     fn write(&self, state: &mut State, line: &Line) {
         if !state.is_broken
             && let Err(error) = state.append(&self.directory, line)
@@ -176,14 +176,14 @@ impl Journal {
         }
     }
 
-    /// The key by which an interrupted run began the file of this name.
+    /// The random key with which an interrupted run began the file of this name.
     pub fn random_key(&self, name: &str) -> Option<Key> {
         let state = self.lock();
         let mut earlier = state.uploads.values().filter(|upload| !upload.is_own).filter_map(|one| one.random.as_ref());
         earlier.find(|(known, _)| known == name).map(|(_, key)| *key)
     }
 
-    /// The file of this name, with a random key, which an earlier run put that did not come to telling its cap.
+    /// The stored file of this name, with a random key, whose cap an earlier run did not report.
     pub fn untold(&self, name: &str) -> Option<Stored> {
         let mut state = self.lock();
         let untold = state.untold.get_mut(name).filter(|untold| !untold.is_own)?;
@@ -192,7 +192,7 @@ impl Journal {
         Some(Stored { cap, happiness, shares: (0, 0), sent_bytes: 0, troubles: Vec::new() })
     }
 
-    /// A file with a random key is in the grid. Its cap is kept until all is told.
+    /// Records that a file with a random key is in the grid. Its cap is kept until [`Journal::all_told`].
     pub fn stored(&self, name: &str, stored: &Stored) {
         let (at, cap, happiness) = (now(), stored.cap.to_text(), stored.happiness);
         let mut state = self.lock();
@@ -200,7 +200,7 @@ impl Journal {
         state.untold.insert(name.to_owned(), UnreportedCap { at, is_own: true, cap, happiness });
     }
 
-    /// Whoever wanted this run's caps has them.
+    /// Records that all caps of this run were reported.
     pub fn all_told(&self) {
         let mut state = self.lock();
         let before = state.untold.len();
@@ -212,7 +212,7 @@ impl Journal {
         }
     }
 
-    /// The run ends: the file goes if nothing is left to take up.
+    /// Ends the journal: removes the file if nothing is left to resume.
     pub fn close(&self) {
         let mut state = self.lock();
         if state.is_empty()
@@ -222,7 +222,7 @@ impl Journal {
         }
     }
 
-    /// An upload begins; with a random key under the name that the caller has for the file.
+    /// Records the beginning of an upload. `random`: the caller's name for the file, and its random key.
     pub fn begin(self: &Arc<Self>, index: &StorageIndex, random: Option<(&str, &Key)>) -> Notes {
         let (index, at) = (base32::encode(index), now());
         let mut state = self.lock();
@@ -246,7 +246,7 @@ impl Drop for Journal {
     }
 }
 
-/// Seconds since 1970.
+/// The current time in seconds since 1970.
 fn now() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
@@ -259,7 +259,7 @@ impl State {
     fn read(file: &File) -> State {
         let mut state = State::default();
         let lines = BufReader::new(file.take(FILE_BYTES_MAX)).lines();
-        // A line that was cut by a crash says nothing, and neither do those behind it.
+        // A crash may have cut off a line; the lines after it count for nothing.
         lines.map_while(|line| serde_json::from_str(&line.ok()?).ok()).for_each(|line| state.apply(line));
         state
     }
@@ -332,7 +332,7 @@ impl State {
         Ok(&mut self.file.insert(file).1)
     }
 
-    /// Only what counts, in a file of its own, which then is this run's.
+    /// Writes the current content to a new file, which becomes this run's.
     fn rewrite(&mut self, directory: &Path) -> io::Result<()> {
         let mut text = Vec::new();
         for line in self.lines() {
@@ -378,18 +378,18 @@ impl Upload {
     }
 }
 
-/// What is noted of one upload.
+/// The journal's notes of one upload.
 #[derive(Debug)]
 pub struct Notes {
     journal: Arc<Journal>,
     index: String,
     is_random: bool,
-    /// Of this run: the chained hash after each segment.
+    /// The chained hash after each segment read by this run.
     chain: Vec<Sha256>,
 }
 
 impl Notes {
-    /// Has the upload as it is known, and gives a line to be written.
+    /// Changes the upload's state; `change` returns the line to write.
     fn note(&self, change: impl FnOnce(&mut Upload) -> Option<Line>) {
         let mut state = self.journal.lock();
         if let Some(line) = state.uploads.get_mut(&self.index).and_then(change) {
@@ -397,13 +397,13 @@ impl Notes {
         }
     }
 
-    /// The key was not made from the content.
+    /// Whether the key is random.
     pub(crate) fn is_random(&self) -> bool {
         self.is_random
     }
 
-    /// Shares that were begun and not completed. Also those of which nothing is known to be there: the server
-    /// holds their place for whoever has the secret, and gives it to nobody else for half an hour.
+    /// Shares begun and not completed, including those without acknowledged bytes: for half an hour the server keeps
+    /// their place for the holder of the secret, and gives it to nobody else.
     pub fn shares(&self) -> Vec<KnownShare> {
         let state = self.journal.lock();
         let Some(upload) = state.uploads.get(&self.index) else { return Vec::new() };
@@ -416,7 +416,7 @@ impl Notes {
         upload.shares.iter().map(known).collect()
     }
 
-    /// Shares are asked for.
+    /// Records that shares were requested at a server.
     pub fn asked(&self, server: &str, shares: &BTreeSet<u16>, secret: &UploadSecret) {
         self.note(|upload| {
             upload.asked(server, shares, secret);
@@ -425,7 +425,7 @@ impl Notes {
         });
     }
 
-    /// A segment was read and has this hash. False when the interrupted run read something else.
+    /// Records the hash of a segment. Returns false if the interrupted run read other content.
     pub fn segment(&mut self, index: u64, leaf: &[u8; 32]) -> bool {
         // Another pass over the file reads the same segments again.
         if index < self.chain.len() as u64 {
@@ -440,7 +440,7 @@ impl Notes {
         index + 1 != *segments || next.to_hex().as_str() == chain
     }
 
-    /// The bytes of a share up to here are there. `data` is where its blocks begin.
+    /// Records that a share's first `bytes` were acknowledged. `data`: offset of its first block.
     pub fn acknowledged(&self, share: u16, bytes: u64, data: u64, block_size: u64) {
         self.note(|upload| {
             let state = upload.shares.get_mut(&share)?;
@@ -458,7 +458,7 @@ impl Notes {
         });
     }
 
-    /// A share is complete, or somewhere else already.
+    /// Records that a share is complete, here or elsewhere.
     pub fn done(&self, share: u16) {
         self.note(|upload| {
             upload.shares.remove(&share)?;
@@ -466,7 +466,7 @@ impl Notes {
         });
     }
 
-    /// Nothing is left to take up.
+    /// Records that nothing is left to resume.
     pub fn ended(self) {
         let mut state = self.journal.lock();
         if state.uploads.remove(&self.index).is_some() {

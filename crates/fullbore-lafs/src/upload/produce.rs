@@ -1,6 +1,6 @@
-//! From a file's bytes to blocks: one thread reads and encrypts in order, a pool encodes and hashes, and the
-//! blocks come out in order. Memory for blocks is taken from a window, and comes home when the last block of
-//! a segment is acknowledged.
+//! Turns a file's bytes into blocks: one thread reads and encrypts in order, a pool encodes and hashes, and the blocks
+//! come out in order. Memory for blocks is taken from a window, and returned when the last block of a segment is
+//! acknowledged.
 
 use std::collections::VecDeque;
 use std::io;
@@ -21,11 +21,10 @@ use crate::encode::{EncodeError, Encoded, Encoder, Finished, Input, KeyHasher};
 use crate::geometry::Geometry;
 use fullbore_engine::memory_pool::MemoryPool;
 
-/// Bytes read at once for the key.
+/// Bytes per read for the key.
 const KEY_READ_BYTES: usize = 256 << 10;
 
-/// The stages of an upload before the network: time that they worked, over all threads, what they worked on,
-/// and their clocks in the run's ledger.
+/// The stages of an upload before the network: busy time over all threads, bytes, and clocks in the run's ledger.
 #[derive(Debug)]
 pub struct Meter {
     source: TimedStage,
@@ -41,23 +40,23 @@ impl Default for Meter {
     }
 }
 
-/// A reading of [`Meter`].
+/// Values of a [`Meter`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Costs {
-    /// Reading the files, twice where the key comes from the content.
+    /// Reading the files, twice if the key is convergent.
     pub source: Duration,
     /// The key, encryption, and the hash over the ciphertext: one thread per file.
     pub hash: Duration,
-    /// Coding and hashing of blocks: all threads of the pool together.
+    /// Coding and hashing of blocks, over all threads of the pool.
     pub encode: Duration,
-    /// Waiting for memory, which is to say for servers.
+    /// Waiting for memory, that is, for servers.
     pub memory: Duration,
     /// Bytes of files that were encoded.
     pub plaintext: u64,
 }
 
 impl Meter {
-    /// Counts in this ledger: stages `source`, `hash` and `encode`.
+    /// A meter that counts in this ledger: stages `source`, `hash` and `encode`.
     pub fn new(ledger: &Ledger) -> Meter {
         Meter {
             source: TimedStage::new(ledger, "source"),
@@ -68,12 +67,12 @@ impl Meter {
         }
     }
 
-    /// A read of the source, which may wait for a disk, or for whoever writes into a pipe.
+    /// Times a read of the source, which may wait for a disk or the writer of a pipe.
     pub fn read<R>(&self, read: impl FnOnce() -> R) -> R {
         self.source.timed(|| self.source.clock.device(read))
     }
 
-    /// Waits for memory, which is to say for servers.
+    /// Times a wait for memory, that is, for servers.
     fn wait_for_memory<R>(&self, wait: impl FnOnce() -> R) -> R {
         let begun = Instant::now();
         let result = self.hash.clock.blocked_in(wait);
@@ -81,7 +80,7 @@ impl Meter {
         result
     }
 
-    /// Values of all counters at this moment.
+    /// Current values of all counters.
     pub fn reading(&self) -> Costs {
         Costs {
             source: self.source.worked(),
@@ -103,7 +102,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Starts so many threads; they end with the last clone of the pool.
+    /// Starts this many threads; they end with the last clone of the pool.
     pub fn new(threads: usize) -> Pool {
         let (jobs, receiver) = threads::channel::<Job>();
         let receiver = Arc::new(Mutex::new(receiver));
@@ -119,7 +118,7 @@ impl Pool {
                     }
                 }
             };
-            // Without a thread its share of the work is done by the others, or where it is asked for.
+            // If a thread cannot be started, the others do its work, or the caller.
             let _ = thread::Builder::new().name("encode".into()).spawn(serve);
         }
         Pool { jobs, threads: count }
@@ -130,7 +129,7 @@ impl Pool {
         self.threads
     }
 
-    /// Has work done, for those who wait without blocking.
+    /// Runs work in the pool; the result can be awaited.
     pub(crate) fn run_async<R: Send + 'static>(
         &self,
         work: impl FnOnce() -> R + Send + 'static,
@@ -146,7 +145,7 @@ impl Pool {
         receiver
     }
 
-    /// To a thread of the pool; here, if there is none.
+    /// Hands a job to the pool, or runs it here if the pool has no threads.
     fn hand_out(&self, job: impl FnOnce() + Send + 'static) {
         if let Err(threads::SendError(job)) = self.jobs.send(Box::new(job)) {
             job();
@@ -154,33 +153,33 @@ impl Pool {
     }
 }
 
-/// A file that cannot be read as it was announced.
+/// A file that cannot be read as announced.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SourceError {
-    /// The reader failed.
+    /// A read failed.
     #[error("cannot be read: {0}")]
     Read(#[from] io::Error),
-    /// It is not as long as it was, or as was said.
+    /// The file does not have the announced size.
     #[error("not {size} bytes long: it changed while it was read, or --size is wrong")]
     Size {
-        /// As announced.
+        /// The announced size in bytes.
         size: u64,
     },
-    /// It has other bytes than it had.
+    /// The file was changed while it was put.
     #[error("changed while it was put")]
     Changed,
-    /// Segments are missing.
+    /// Segments are missing or have wrong lengths.
     #[error(transparent)]
     Encode(#[from] EncodeError),
 }
 
-/// What the producer hands out, in order.
+/// Output of the producer, in order.
 #[derive(Debug)]
 pub enum Piece {
     /// Blocks of the next segment.
     Blocks(Encoded),
-    /// No memory is left: whatever was gathered should be sent.
+    /// No memory is left: send what was gathered.
     Flush,
     /// All blocks are out.
     Finished(Box<Finished>),
@@ -191,21 +190,21 @@ pub enum Piece {
 /// What all producers of a run share.
 #[derive(Debug, Clone)]
 pub struct ProducerContext {
-    /// Encodes.
+    /// Encodes segments.
     pub pool: Pool,
-    /// Memory for blocks, as much as there may be.
+    /// Bounds the memory for blocks.
     pub memory: Window,
-    /// That which is there.
+    /// Unused memory for blocks.
     pub spare: MemoryPool,
-    /// Where the time goes.
+    /// Measures the time of the stages.
     pub meter: Arc<Meter>,
 }
 
 impl ProducerContext {
-    /// The convergent key of a file. Reads all of it; blocks. `None`: it is not wanted any more.
+    /// The convergent key of a file. Reads all of it, blocking. `None` if the run was stopped.
     ///
     /// # Errors
-    /// [`SourceError`] if the source cannot be read, or does not have the size of `geometry`.
+    /// [`SourceError::Read`] if a read fails; [`SourceError::Size`] if the source is shorter than `geometry` says.
     pub fn key(
         &self,
         source: &Source,
@@ -231,7 +230,7 @@ impl ProducerContext {
         Ok(Some(hasher.finish()))
     }
 
-    /// Encodes a file into `out`. Blocks until all is out or nobody listens.
+    /// Encodes a file into `out`; blocks until all is out, or the receiver is gone.
     pub fn produce(
         &self,
         source: &Source,
@@ -248,7 +247,7 @@ impl ProducerContext {
         let _ = out.blocking_send(last);
     }
 
-    /// `None`: nobody listens any more.
+    /// Encodes all segments; `None` if the receiver is gone.
     fn segments(
         &self,
         source: &Source,
@@ -268,7 +267,7 @@ impl ProducerContext {
             let permit = match self.memory.try_acquire(memory) {
                 Some(permit) => permit,
                 None => {
-                    // What is encoded already goes out first: it holds memory, too.
+                    // Encoded segments go out first: they hold memory, too.
                     for done in under_way.drain(..) {
                         if !hand_out(&mut encoder, received(&done)) {
                             return Ok(None);
@@ -288,7 +287,7 @@ impl ProducerContext {
             }
             let spare = self.spare.clone();
             let home = Box::new(move |blocks| {
-                // In this order: what is spare was within the window, and stays so.
+                // In this order, so that spare memory stays within the window.
                 spare.give(blocks);
                 drop(permit);
             });
@@ -319,17 +318,18 @@ impl ProducerContext {
         if !source.ends_at(geometry.size)? {
             return Err(SourceError::Size { size: geometry.size });
         }
-        // The key was made from what was read first: shares of anything else under it would be taken for that content's.
+        // The key was made from the bytes read first. Shares of anything else under it would be taken for that content.
         if source.is_changed() {
             return Err(SourceError::Changed);
         }
         Ok(Some(encoder.finish()?))
     }
 
-    /// Encodes a file for its cap alone; blocks.
+    /// Encodes a file only to get its cap; blocks.
     ///
     /// # Errors
-    /// [`SourceError`] if the source cannot be read, has another size, or changed since its key was made.
+    /// [`SourceError::Read`] if a read fails; [`SourceError::Size`] if the source has another size;
+    /// [`SourceError::Changed`] if it changed since its key was made.
     pub(crate) fn finish_only(
         &self,
         source: &Source,
@@ -352,7 +352,7 @@ impl ProducerContext {
     }
 }
 
-/// The result of a job of the pool.
+/// Waits for the result of a job of the pool.
 fn received(done: &threads::Receiver<Encoded>) -> Encoded {
     done.recv().expect("a thread of the pool does not end while it encodes")
 }

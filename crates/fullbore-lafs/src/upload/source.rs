@@ -1,4 +1,4 @@
-//! Where a file's bytes come from.
+//! The sources of files' bytes.
 
 use std::fmt;
 use std::fs::File;
@@ -13,7 +13,7 @@ use fullbore_engine::files::modified;
 /// A file to be put. Clones read the same bytes.
 #[derive(Clone)]
 pub enum Source {
-    /// A file that can be read again, and when it was last written to.
+    /// A file that can be read again, and its time of modification.
     File(Arc<File>, Option<SystemTime>),
     /// Bytes in memory.
     Memory(Bytes),
@@ -32,7 +32,7 @@ impl fmt::Debug for Source {
 }
 
 impl Source {
-    /// A file, as it is now.
+    /// A source from a file, with its current time of modification.
     pub fn file(file: File) -> Source {
         let written = modified(&file);
         Source::File(Arc::new(file), written)
@@ -43,15 +43,16 @@ impl Source {
         Source::Stream(Arc::new(Mutex::new(Box::new(reader))))
     }
 
-    /// Whether it can be read more than once.
+    /// Whether the source can be read more than once.
     pub(crate) fn is_repeatable(&self) -> bool {
         !matches!(self, Source::Stream(_))
     }
 
-    /// Fills `into` with what is there from `offset` on; returns how many bytes that are. A stream has no offsets.
+    /// Fills `into` from `offset` on; returns the number of bytes, fewer only at the end. A stream ignores `offset` and
+    /// continues where it is.
     ///
     /// # Errors
-    /// The file or stream cannot be read; the system's error is returned unchanged.
+    /// The error of pread(2), or of the stream's reader, unchanged.
     pub fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
         match self {
             Source::Memory(bytes) => {
@@ -68,21 +69,22 @@ impl Source {
         }
     }
 
-    /// Whether nothing comes behind `size` bytes, which have been read.
+    /// Whether the source ends after `size` bytes, which have been read.
     ///
     /// # Errors
-    /// The file or stream cannot be read; the system's error is returned unchanged.
+    /// As [`Source::read`].
     pub(crate) fn ends_at(&self, size: u64) -> io::Result<bool> {
         Ok(self.read(size, &mut [0])? == 0)
     }
 
-    /// Whether it was written to since the source was made: what was read at different times is then not one content.
+    /// Whether the file was modified since the source was made: reads at different times then do not belong to one
+    /// content.
     pub fn is_changed(&self) -> bool {
         matches!(self, Source::File(file, written) if modified(file) != *written)
     }
 }
 
-/// Reads until there is no room or nothing more comes; `read` hears how many bytes there are already.
+/// Reads until `into` is full or the source ends; `read` gets the number of bytes read so far.
 fn fill(into: &mut [u8], mut read: impl FnMut(&mut [u8], usize) -> io::Result<usize>) -> io::Result<usize> {
     let mut filled = 0;
     while filled < into.len() {

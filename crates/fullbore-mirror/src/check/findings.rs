@@ -12,7 +12,7 @@ use crate::mirror::tree::Tree;
 
 /// Why a suite could not be verified.
 #[derive(Debug, thiserror::Error)]
-pub enum SuiteFault {
+pub(super) enum SuiteFault {
     /// An invalid signature.
     #[error(transparent)]
     Signature(#[from] SignatureError),
@@ -28,8 +28,8 @@ pub enum SuiteFault {
 }
 
 impl SuiteFault {
-    /// The local error, such as a full disk, if there is one; it says nothing about the suite.
-    pub fn is_local(&self) -> Option<&(dyn std::error::Error + 'static)> {
+    /// The local error, such as a full disk, if the reason is one. It says nothing about the suite.
+    pub(super) fn is_local(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             SuiteFault::Signature(error @ SignatureError::Scratch { .. }) => Some(error),
             SuiteFault::File(error @ FileError::Io { .. }) => Some(error),
@@ -37,29 +37,29 @@ impl SuiteFault {
         }
     }
 
-    /// Whether another keyring may help.
-    pub fn is_of_keyring(&self) -> bool {
+    /// Whether another keyring may help: the signature could not be verified with this one.
+    pub(super) fn is_of_keyring(&self) -> bool {
         matches!(self, SuiteFault::Signature(SignatureError::NoPublicKey { .. } | SignatureError::NoKeyring))
     }
 }
 
-/// A suite of the tree.
+/// A suite in the checked tree.
 #[derive(Debug)]
-pub struct SuiteFound {
-    /// Its directory.
+pub(super) struct SuiteFound {
+    /// Directory of the suite, relative to the tree.
     pub directory: String,
-    /// Its verified Release, or the reason against it.
+    /// Verified Release, or the reason why it cannot be verified.
     pub release: Result<Box<Release>, SuiteFault>,
 }
 
-/// What is wrong with a file.
+/// Fault of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Fault {
+pub(super) enum Fault {
     /// Missing.
     Missing,
-    /// Another size.
+    /// Another size, in bytes.
     Size(u64),
-    /// Another hash.
+    /// Another hash: the SHA-256 of the content.
     Content(Sha256),
     /// Unreadable, or not a regular file.
     Unreadable(String),
@@ -67,7 +67,7 @@ pub enum Fault {
     Damaged(String),
     /// The state's list of files cannot be read to its end.
     List(String),
-    /// `Release` or `Release.gpg` that contradicts the `InRelease`, or is not signed.
+    /// `Release` or `Release.gpg` contradicts the `InRelease`, or has no valid signature.
     Detached(String),
     /// A missing or wrong symbolic link of a suite.
     Link {
@@ -81,47 +81,47 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Whether fetching the content again repairs it.
-    pub fn is_of_content(&self) -> bool {
+    /// Whether fetching the content again repairs the fault.
+    pub(super) fn is_of_content(&self) -> bool {
         matches!(self, Fault::Missing | Fault::Size(_) | Fault::Content(_) | Fault::Unreadable(_))
     }
 }
 
-/// A file that is not as signed.
+/// A file that differs from the signed indexes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
-    /// Path below the directory.
+pub(super) struct Problem {
+    /// Path relative to the checked directory.
     pub path: String,
-    /// The size it should have, where known.
+    /// Expected size in bytes, if known.
     pub size: Option<u64>,
-    /// The hash it should have.
+    /// Expected SHA-256 of the content.
     pub sha256: Sha256,
-    /// What is wrong.
+    /// Difference from the signed indexes.
     pub fault: Fault,
-    /// All names of an index.
+    /// All names of the file, if it is an index.
     pub names: Option<IndexNames>,
 }
 
-/// The names of an index.
+/// Paths under which one index is published.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct IndexNames {
-    /// The name in the Release.
+pub(super) struct IndexNames {
+    /// Path by the name in the Release.
     pub canonical: String,
-    /// By-hash names, if the suite has them.
+    /// By-hash paths, if the suite has them.
     pub by_hash: Vec<String>,
 }
 
 impl IndexNames {
     /// All names, the canonical one first.
-    pub fn all(&self) -> impl Iterator<Item = &str> {
+    pub(super) fn all(&self) -> impl Iterator<Item = &str> {
         std::iter::once(&self.canonical).chain(&self.by_hash).map(String::as_str)
     }
 
-    /// Links the content into the store from any name that has it.
+    /// Links the content into the store of files by hash, from whichever name has it. Returns whether one has.
     ///
     /// # Errors
-    /// A file of the mirror cannot be read, written or removed.
-    pub fn adopt(&self, tree: &dyn Tree, sha256: Sha256, size: u64) -> Result<bool, StateError> {
+    /// [`StateError`] if a file of the mirror cannot be read or linked.
+    pub(super) fn adopt(&self, tree: &dyn Tree, sha256: Sha256, size: u64) -> Result<bool, StateError> {
         for name in self.all() {
             if store::adopt(tree, name, sha256, size)? {
                 return Ok(true);
@@ -144,7 +144,7 @@ impl std::fmt::Display for Problem {
             (Fault::List(why), _) => {
                 write!(
                     f,
-                    "damaged: {why}; until the next run of `fullbore mirror`, nobody knows which files were mirrored"
+                    "damaged: {why}; until the next run of `fullbore mirror`, it is not known which files were mirrored"
                 )
             }
             (Fault::Detached(why), _) => write!(f, "{why}"),
@@ -155,21 +155,21 @@ impl std::fmt::Display for Problem {
     }
 }
 
-/// What was found.
+/// Result of a check.
 #[derive(Debug, Default)]
-pub struct Findings {
-    /// The suites.
+pub(super) struct Findings {
+    /// Suites of the tree, in order of directory.
     pub suites: Vec<SuiteFound>,
-    /// Files that are wanted, indexes included.
+    /// Number and size of the expected files, with indexes.
     pub wanted: Tally,
-    /// Files whose content was read and right.
+    /// Number and size of the files that were read and found right.
     pub read: Tally,
-    /// Files that are not as signed, in order of path.
+    /// Problems, in order of path.
     pub problems: Vec<Problem>,
-    /// Files in `dists/` and `pool/` that nothing names, with their sizes.
+    /// Files in `dists/` and `pool/` that no index names: path and size in bytes.
     pub extra: Vec<(String, u64)>,
-    /// Missing package lists of a suite without a state, which may never have been mirrored.
+    /// Package lists that are missing and may never have been mirrored: the suite has no state.
     pub absent: Vec<String>,
-    /// Directories of suites that were mirrored, and are checked, without a signature.
+    /// Directories of suites that were mirrored without a signature, and so are checked without one.
     pub unsigned: Vec<String>,
 }

@@ -1,7 +1,8 @@
 //! Compares an archive with its own signed indexes, without the network.
 //!
-//! Validly signed Releases give the hashes of the indexes, and these the files. Every file must exist with its size; a
-//! random share, or all, is hashed. It works on trees of other tools; fullbore's state says which files were selected.
+//! The Releases give the hashes of the indexes, and these the hashes of the files. Every file must exist and have its
+//! size; a random share, or all, is also hashed. This works on trees of other tools, too. For fullbore's own trees the
+//! state tells which files were selected.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -34,41 +35,41 @@ use crate::mirror::state::{State, StateError};
 use crate::mirror::tree::Tree;
 use crate::settings::Filters;
 
-/// Options of a check.
-pub struct Options<'a> {
+/// Options of [`check`].
+pub(super) struct Options<'a> {
     /// The verifier; `None`: signatures are ignored (`Trusted: yes`).
     pub verifier: Option<&'a Verifier>,
     /// Share of the files whose content is read, 0 to 1.
     pub read_share: f64,
-    /// Whether the hash that the tree knows is compared of all other files; where it knows none, the file is read.
+    /// Whether all other files are compared by the hash that the tree knows. A file without such a hash is read.
     pub checksums: bool,
-    /// Seed of the random share.
+    /// Seed of the random share; the same seed chooses the same files.
     pub seed: u64,
-    /// Number of reading threads.
+    /// Number of threads that read files.
     pub threads: usize,
-    /// The stage "local scan".
+    /// Clock of the stage "local scan".
     pub clock: &'a Arc<StageClock>,
-    /// Stops the reading when set.
+    /// Flag of the caller; reading stops once it is set.
     pub stop: &'a AtomicBool,
-    /// Called for each file with the bytes read.
+    /// Callback for each read file, with its size in bytes.
     pub progress: &'a (dyn Fn(u64) + Sync),
 }
 
-/// A check that could not run.
+/// Why a check could not run.
 #[derive(Debug, thiserror::Error)]
-pub enum CheckError {
+pub(super) enum CheckError {
     /// There is no suite below the directory.
     #[error("{directory}: no InRelease or Release below dists/: not a Debian archive")]
     NoSuites {
-        /// The directory.
+        /// Path of the directory.
         directory: String,
     },
     /// No program that verifies signatures can be run.
     #[error("{directory}: {error}")]
     NoVerifier {
-        /// The suite.
+        /// Directory of the suite.
         directory: String,
-        /// The error.
+        /// Reason of the failure.
         error: SignatureError,
     },
     /// The tree cannot be read.
@@ -79,11 +80,12 @@ pub enum CheckError {
     State(#[from] StateError),
 }
 
-/// Checks the archive `tree`; `own` has fullbore's own files.
+/// Checks the archive in `tree`; `own` has fullbore's own files.
 ///
 /// # Errors
-/// When there is no suite, or the tree cannot be read. Wrong and missing files are findings, not errors.
-pub fn check(own: &Root, tree: &dyn Tree, state: &State, options: &Options<'_>) -> Result<Findings, CheckError> {
+/// [`CheckError`] if there is no suite, no signature verifier, or a tree or state that cannot be read. Wrong and
+/// missing files are findings, not errors.
+pub(super) fn check(own: &Root, tree: &dyn Tree, state: &State, options: &Options<'_>) -> Result<Findings, CheckError> {
     let snapshots = snapshots::read_all(tree)?;
     let with_snapshots = with_snapshots(state, &snapshots);
     let state = &with_snapshots;
@@ -92,7 +94,7 @@ pub fn check(own: &Root, tree: &dyn Tree, state: &State, options: &Options<'_>) 
     let mut plan = PlanBuilder::new(Filters::default());
     let mut listed = HashSet::new();
     for directory in checker.directories()? {
-        // Directories are sorted: the suite that lists this file was read before.
+        // Directories are sorted, so the suite that lists this file was read before.
         if listed.contains(&below(&directory, "Release")) && !checker.is_suite(&directory)? {
             continue;
         }
@@ -140,7 +142,8 @@ pub fn check(own: &Root, tree: &dyn Tree, state: &State, options: &Options<'_>) 
     Ok(checker.findings)
 }
 
-/// The state with the suites of snapshots in a bucket, which were selected and believed as the state's were then.
+/// The state with the suites of snapshots in a bucket added. These have the selections and the trust settings of their
+/// time.
 fn with_snapshots(state: &State, snapshots: &[SnapshotFiles]) -> State {
     let mut header = state.header.clone();
     for snapshot in snapshots {
@@ -174,12 +177,12 @@ struct Checker<'a> {
     tree: &'a dyn Tree,
     state: &'a State,
     options: &'a Options<'a>,
-    /// By the hash of its path, the membership of each file that the state lists.
+    /// Membership of each file that the state lists, by the hash of its path.
     known: HashMap<u64, u32>,
     hasher: RandomState,
-    /// The state's list of files was read to its end.
+    /// Whether the state's list of files was read to its end.
     is_whole: bool,
-    /// Paths of indexes, for telling extra files.
+    /// Paths of indexes, which are not extra files.
     indexes: HashSet<String>,
     findings: Findings,
 }
@@ -187,7 +190,7 @@ struct Checker<'a> {
 /// A copy of an index in the tree.
 struct IndexCopy {
     path: String,
-    /// Its real path, if it is behind a symbolic link.
+    /// Real path of the copy, if a symbolic link leads to it.
     behind: Option<String>,
     size: u64,
     sha256: Sha256,
@@ -206,7 +209,7 @@ impl<'a> Checker<'a> {
     fn new(own: &Root, tree: &'a dyn Tree, state: &'a State, options: &'a Options<'a>) -> Result<Self, CheckError> {
         let hasher = RandomState::new();
         let mut known = HashMap::new();
-        // After damage every file of the indexes is expected.
+        // If the list is damaged, every file of the indexes is expected.
         let damage = match state.records(own) {
             Ok(Some(mut records)) => loop {
                 match records.next() {
@@ -228,7 +231,8 @@ impl<'a> Checker<'a> {
         Ok(checker)
     }
 
-    /// Expects the files of snapshots. Their memberships are the last ones of the state.
+    /// Adds the files of snapshots to the known ones. Their memberships are the last entries of the state's table
+    /// ([`with_snapshots`]).
     fn learn_snapshots(&mut self, snapshots: &[SnapshotFiles]) {
         let first = self.state.header.memberships.len() - snapshots.len();
         for (membership, snapshot) in (first as u32..).zip(snapshots) {
@@ -247,17 +251,17 @@ impl<'a> Checker<'a> {
         self.membership(path).is_some_and(|membership| !membership.expired)
     }
 
-    /// Whether the list does not have all files of the suite, as it was damaged.
+    /// Whether the list lacks files of the suite, because it was damaged.
     fn is_unknown(&self, suite: SuiteId) -> bool {
         self.state.header.suites.get(usize::from(suite)).is_some_and(|record| record.files_unknown)
     }
 
-    /// Whether the suite stopped naming this file: its selection was narrowed.
+    /// Whether the suite no longer names this file because its selection was narrowed.
     fn was_given_up(&self, path: &str, suite: SuiteId) -> bool {
         self.membership(path).is_some_and(|membership| !membership.members.contains(&suite))
     }
 
-    /// The suites below `dists/`, and flat repositories at the top or in the state.
+    /// Suite directories: those below `dists/`, and flat repositories at the top or in the state.
     fn directories(&self) -> Result<Vec<String>, CheckError> {
         let mut directories = suite_directories(self.tree)?;
         let flat = self.state.header.suites.iter().filter(|suite| !suite.retired).map(|suite| suite.directory.clone());
@@ -271,7 +275,7 @@ impl<'a> Checker<'a> {
         Ok(directories)
     }
 
-    /// Whether this directory, whose `Release` another suite lists, is a suite of its own. Otherwise its `Release` is an
+    /// Whether this directory, whose `Release` another suite lists, is itself a suite. If not, its `Release` is an
     /// unsigned file of the other suite, as in component directories.
     fn is_suite(&self, directory: &str) -> Result<bool, CheckError> {
         Ok(NestedSuites::new(self.tree, "", &self.state.header.suites, []).is_suite(directory)?)
@@ -307,14 +311,14 @@ impl<'a> Checker<'a> {
     fn indexes(&mut self, directory: &str, release: &Release, plan: &mut PlanBuilder) -> Result<(), CheckError> {
         let suite = self.state.suite_id(directory).unwrap_or(SuiteId::MAX);
         let (copies, missing) = self.find_copies(directory, suite, release)?;
-        // Of a recorded suite the list says what is missing. It has at least one list of packages.
+        // For a recorded suite the list tells which indexes are missing. Such a suite has at least one package list.
         let is_told = !missing.is_empty();
         self.findings.problems.extend(missing);
         if !is_told {
             self.find_absent(directory, suite, release, &copies);
         }
         let right = self.read_copies(&copies)?;
-        // Of each index the form that is fastest to read, among those that are right.
+        // One form of each index, among the right ones: the form that is fastest to read.
         let mut groups: BTreeMap<&str, (Form, Reading, usize)> = BTreeMap::new();
         let at_of: BTreeMap<(&str, Sha256), usize> = copies
             .iter()
@@ -333,12 +337,12 @@ impl<'a> Checker<'a> {
         }
         for (stem, (form, reading, at)) in groups {
             let copy = &copies[at];
-            // Files named in an index lie relative to its own name, not to its by-hash one.
+            // Paths in an index are relative to the directory of its plain name, not of its by-hash name.
             let path = format!("{}{}", below(directory, stem), form.extension());
             let limit = plain_bytes_max(release, stem, copy.size);
             let Some((file, _)) = self.tree.open(copy.path())? else { continue };
             let fed = match plan.index(&path, suite) {
-                // Entries that are left out of a mirror are no damage of it.
+                // Entries that a mirror leaves out are not damage.
                 Ok(id) => read_index(plan, id, reading, &path, form, limit, BufReader::new(file)).map(drop),
                 Err(error) => Err(error.into()),
             };
@@ -349,7 +353,8 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Where the indexes name several contents for a path, each of them is right: the one that is here is taken.
+    /// Chooses a content for each path for which the indexes name several. Each of them is right, so the present one is
+    /// chosen.
     fn choose(&self, plan: &mut PlanBuilder) -> Result<(), CheckError> {
         for (path, contents) in plan.alternatives().clone() {
             let job = |at: usize| {
@@ -409,15 +414,15 @@ impl<'a> Checker<'a> {
         Ok((copies, missing))
     }
 
-    /// Without a state, or with a damaged one, the selection is unknown: missing package lists are only reported. If no list
-    /// exists at all, one counts as missing.
+    /// Reports missing package lists of a suite whose selection is unknown, because it has no state or a damaged one.
+    /// They are not errors. But if there is no list at all, one counts as missing.
     fn find_absent(&mut self, directory: &str, suite: SuiteId, release: &Release, copies: &[IndexCopy]) {
         let here: HashSet<Sha256> = copies.iter().map(|copy| copy.sha256).collect();
         let mut lists: BTreeMap<&str, (bool, &IndexEntry)> = BTreeMap::new();
         for entry in &release.entries {
             let name = classify(entry.path.as_str());
             if !name.diff && matches!(name.kind, IndexKind::Packages { .. } | IndexKind::Sources) {
-                // An empty index is not worth a word: archives list many.
+                // An empty index is not reported: archives list many.
                 let there = here.contains(&entry.sha256) || entry.size == 0;
                 lists.entry(name.stem).or_insert((false, entry)).0 |= there;
             }
@@ -436,11 +441,11 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Reads indexes; tells for each whether it is right.
+    /// Reads indexes; returns for each whether it is right.
     fn read_copies(&mut self, copies: &[IndexCopy]) -> Result<Vec<bool>, CheckError> {
         let job = |at: usize| {
             let copy = copies.get(at)?;
-            // Indexes are parsed, and so they are read in any case.
+            // Indexes are parsed, so they are read in any case.
             let (size, sha256) = (Some(copy.size), copy.sha256);
             Some(Job { id: at as u32, path: copy.path(), size, sha256, known_is_enough: false })
         };
@@ -451,7 +456,7 @@ impl<'a> Checker<'a> {
             right[id as usize] = matches!(outcome, Outcome::Right(_));
             let judged = self.findings.problems.len();
             self.judge(&copy.path, Some(copy.size), copy.sha256, outcome);
-            // A problem of a file concerns all its names.
+            // A problem of an index concerns all its names.
             if let Some(problem) = self.findings.problems.get_mut(judged) {
                 problem.names = Some(copy.names.clone());
                 let problem = problem.clone();
@@ -514,7 +519,7 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Whether a missing file was never mirrored: excluded by filters, or an installer image of unknown size.
+    /// Whether a missing file was never mirrored: filters excluded it, or it is an installer image of unknown size.
     fn is_left_out(&self, file: &PlanFile<'_>) -> bool {
         let left_out = |suite: &SuiteId| {
             let record = self.state.header.suites.get(usize::from(*suite));
@@ -523,7 +528,7 @@ impl<'a> Checker<'a> {
         file.suites.iter().all(left_out) && !self.is_known(file.path)
     }
 
-    /// Hashes files in parallel. A store that fails ends it, because that says nothing about its files.
+    /// Hashes files in parallel. A store that fails ends the check, because its failure says nothing about the files.
     fn read<'j>(&self, job: &(impl Fn(usize) -> Option<Job<'j>> + Sync)) -> Result<Vec<(u32, Outcome)>, CheckError> {
         let outcomes = Mutex::new((Vec::new(), None));
         let Options { threads, clock, stop, progress, .. } = *self.options;

@@ -1,8 +1,9 @@
-//! Paths for which the indexes name several contents: which one the archive serves.
+//! Chooses between several contents that the indexes name for one path.
 //!
-//! Archives replace a package under its old name and keep the old entry. apt takes what it gets if that is what the chosen
-//! entry says; a mirror takes what the archive serves and names the rest. Sizes tell contents apart without fetching them;
-//! contents of one size are fetched into the store, where only one can have the right hash.
+//! Archives sometimes replace a package under its old name and keep the old entry. apt accepts the served file if its
+//! chosen entry describes it. A mirror takes the content that the archive serves, and reports the other entries. If the
+//! contents differ in size, no fetch is needed. Contents of one size are fetched into the store, where only one of them
+//! can have the right hash.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,8 +20,13 @@ use super::plan::{Alternative, PlanBuilder};
 use super::session::{Session, disk};
 use super::sizes::{self, Asked};
 
-/// Chooses a content for each such path; returns lines about those that are left out.
-pub fn choose(
+/// Chooses a content for each such path. Returns a line about each content that is left out.
+///
+/// # Errors
+///
+/// `Verification` if a suite that stays needs other content than the archive serves. `Disk` if a file cannot be read or
+/// written, `Interrupted` if a signal arrived.
+pub(super) fn choose(
     builder: &mut PlanBuilder,
     session: &mut Session,
     stop: &Stop,
@@ -46,7 +52,7 @@ pub fn choose(
     let mut lines = Vec::new();
     for ((path, contents), served) in all.iter().zip(&served) {
         let by_hash = || served.iter().find(|content| right.contains(&content.sha256)).copied();
-        // What the archive serves may be none of them: fetching says so.
+        // The archive may serve none of the contents; then fetching the file fails.
         let chosen = by_hash().or_else(|| served.first().copied()).unwrap_or(&contents[0]);
         if let Some(other) = needed_here(session, path, contents, chosen, stop)? {
             return Err(conflict(path, other, chosen));
@@ -62,7 +68,7 @@ pub fn choose(
     Ok(lines)
 }
 
-/// The content that is here, if another suite than that of the chosen content names it: clients of that suite need it.
+/// The present content, if a suite other than that of the chosen content names it. Clients of that suite need it.
 fn needed_here<'a>(
     session: &Session,
     path: &str,
@@ -100,7 +106,7 @@ fn download(path: &str, content: &Alternative) -> IndexDownload {
     IndexDownload { path: path.to_owned(), other_path: None, size: content.size, sha256: content.sha256 }
 }
 
-/// The hashes of those that came.
+/// Hashes of the contents that could be fetched.
 fn fetched(
     downloads: Vec<IndexDownload>,
     session: &mut Session,

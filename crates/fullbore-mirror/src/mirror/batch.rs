@@ -12,35 +12,35 @@ use super::session::Session;
 use super::state::index_path;
 use super::subtract::FileSet;
 
-/// An index to fetch into the store.
+/// An index to fetch into the store of files by hash.
 #[derive(Debug, Clone)]
-pub struct IndexDownload {
-    /// Path on the mirrors; by hash where the archive has such paths.
+pub(crate) struct IndexDownload {
+    /// Path on the mirrors, by hash if the archive has by-hash paths.
     pub path: String,
-    /// The plain path, if that differs.
+    /// The plain path, if it differs.
     pub other_path: Option<String>,
-    /// Size in bytes.
+    /// Size of the served file in bytes.
     pub size: u64,
-    /// Its hash, which is its name in the store.
+    /// SHA-256, which names the file in the store.
     pub sha256: Sha256,
 }
 
-/// Files of a plan, with the plan's numbers, then indexes.
-pub struct Files {
+/// Files of a plan, numbered as in the plan, followed by indexes.
+pub(crate) struct Files {
     plan: Option<(Arc<Plan>, FileSet)>,
-    /// Sizes that mirrors reported for files whose index has none.
+    /// Sizes that mirrors reported for files without a size in their index.
     learned: Vec<(FileId, u64)>,
     indexes: Vec<IndexDownload>,
 }
 
 impl Files {
     /// Indexes alone, before there is a plan.
-    pub fn of_indexes(indexes: Vec<IndexDownload>) -> Files {
+    pub(crate) fn of_indexes(indexes: Vec<IndexDownload>) -> Files {
         Files { plan: None, learned: Vec::new(), indexes }
     }
 
     /// Files of a plan; those in `replace` are fetched into the store. `learned` is sorted by file.
-    pub fn of_plan(
+    pub(crate) fn of_plan(
         plan: Arc<Plan>,
         replace: FileSet,
         learned: Vec<(FileId, u64)>,
@@ -54,12 +54,12 @@ impl Files {
     }
 
     /// The index of an item, unless it is a file of the plan.
-    pub fn index(&self, item: ItemId) -> Option<&IndexDownload> {
+    pub(crate) fn index(&self, item: ItemId) -> Option<&IndexDownload> {
         self.indexes.get(item.checked_sub(self.first_index())? as usize)
     }
 
     /// The items to fetch: `files` of the plan, and all indexes.
-    pub fn items(&self, files: &[FileId], session: &Session) -> Vec<Item> {
+    pub(crate) fn items(&self, files: &[FileId], session: &Session) -> Vec<Item> {
         let last = self.first_index() + self.indexes.len() as ItemId;
         files
             .iter()

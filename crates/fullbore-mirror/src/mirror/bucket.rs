@@ -1,17 +1,17 @@
 //! A mirror in an S3 store: `mirror --to s3://BUCKET/PREFIX`.
 //!
-//! fullbore's own files are objects below `PREFIX/.fullbore/`. A run works on local copies of them, in a temporary
-//! directory, and writes them back at the points at which a mirror in a directory syncs ([`BucketMirror::save`]). The state
-//! is replaced only if nobody else has replaced it (`If-Match`), and changes are made under a lock, so that of two runs one
-//! ends with an error, and never a mixture of both.
+//! fullbore's own files are objects below `PREFIX/.fullbore/`. A run works on local copies of them in a temporary
+//! directory. It writes them back wherever a mirror in a directory syncs ([`BucketMirror::save`]). The state is
+//! replaced only if no other run has replaced it (`If-Match`), and changes are made under a lock. So of two concurrent
+//! runs one ends with an error, and their results never mix.
 //!
-//! A run that finds nothing new reads the state and the signed files at once, and takes no lock.
+//! A run that finds nothing new reads the state and the signed files in parallel, and takes no lock.
 
 mod aliases;
 mod runs;
 pub(crate) mod snapshots;
 mod state_files;
-pub mod tree;
+pub(crate) mod tree;
 
 use std::collections::BTreeSet;
 use std::io;
@@ -57,44 +57,44 @@ use tree::StoreTree;
 /// file for a day.
 const UPLOAD_AGE_MAX: Duration = Duration::from_secs(86_400);
 
-/// Time for the abort of such uploads. Planning waits for it.
+/// Timeout for aborting such uploads, because planning waits for it.
 const UPLOADS_LIMIT: Duration = Duration::from_secs(3);
 
-/// The lock.
+/// Path of the lock object.
 const LOCK_PATH: &str = ".fullbore/lock";
 
-/// Largest own file that is read into memory. A list of a million files has some 50 MB.
+/// Maximum size of an own file that is read into memory. A list of a million files has about 50 MB.
 pub(super) const OWN_BYTES_MAX: usize = 256 << 20;
 
-/// Bytes of files that may be begun at once: those up to 16 MiB are in memory until they are stored.
-pub const BEGUN_BYTES_MAX: u64 = 256 << 20;
+/// Maximum bytes of unfinished files. Files up to 16 MiB are in memory until they are stored.
+pub(crate) const BEGUN_BYTES_MAX: u64 = 256 << 20;
 
-/// Time after a takeover in which requests of the other run may still be carried out: stores refuse signatures that are 15
-/// minutes old, and clocks differ by less than the rest.
+/// Time after a takeover in which requests of the other run may still take effect. Stores refuse signatures that are 15
+/// minutes old; the rest allows for clocks that differ.
 const LATE_REQUESTS_S: i64 = 20 * 60;
 
 /// Memory for parts of large files in flight, and the number of uploads.
 pub(super) const WINDOW_BYTES: u64 = 64 << 20;
 pub(super) const UPLOADS_MAX: u32 = 512;
 
-/// A mirror in a bucket.
-pub struct BucketMirror {
+/// A mirror in a bucket, opened for one run.
+pub(crate) struct BucketMirror {
     objects: Objects,
-    /// fullbore's own files, which may be elsewhere.
+    /// fullbore's own files, which may be in another place.
     state: StateFiles,
-    /// Where the lock is.
+    /// Place of the lock.
     lock: LockPlace,
-    /// Indexes of earlier runs.
+    /// Local cache of indexes from earlier runs (`--cache`).
     pub cache: Option<IndexCache>,
-    /// The published files.
+    /// The published files, as they are in the store.
     pub tree: Arc<StoreTree>,
-    /// Where files land.
+    /// Target that stores fetched files and gives names.
     pub target: Arc<StoreTarget<StoreTree>>,
-    /// The local copies of fullbore's own files.
+    /// Local copies of fullbore's own files.
     own: Arc<Root>,
     remote: Mutex<Remote>,
     opened: Instant,
-    /// The store's time when the state was read, Unix seconds.
+    /// The store's time when the state was read, in Unix seconds.
     opened_at: AtomicI64,
     /// Whether this run holds the lock, or was told to go without.
     may_change: AtomicBool,
@@ -104,23 +104,24 @@ pub struct BucketMirror {
     _scratch: Scratch,
 }
 
-/// What happens to lists of killed runs, which no state names.
+/// Treatment of the lists of killed runs, which no state names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Abandoned {
+pub(crate) enum Abandoned {
     /// They are removed, if this run may change anything.
     Remove,
     /// They stay: the run only looks.
     Keep,
 }
 
-/// Where the lock of a mirror is: with its state.
+/// Place of the lock, which is always with the state.
 enum LockPlace {
-    /// The bucket, for a client of its own: renewals must not wait behind uploads, or the lock is lost on a slow link.
+    /// The bucket. The lock has its own client: a renewal that waited behind uploads would come too late on a slow
+    /// link.
     Bucket(Box<BucketSettings>, watch::Receiver<bool>),
     Directory(Arc<Root>, Mutex<Option<super::lock::Lock>>),
 }
 
-/// The own files as the store has them.
+/// State of fullbore's own files in the store, as last seen.
 #[derive(Default)]
 struct Remote {
     state_tag: Option<String>,
@@ -134,8 +135,9 @@ impl BucketMirror {
     /// time.
     ///
     /// # Errors
-    /// Settings that cannot be used; a store that cannot be read; a temporary directory that cannot be made.
-    pub fn open(settings: &MirrorStore, suites: &[&str], ledger: &Ledger) -> Result<BucketMirror, CommandError> {
+    /// `Usage` if settings cannot be used, `Network` or `Verification` if the store cannot be read, and `Disk` if the
+    /// temporary directory cannot be created.
+    pub(crate) fn open(settings: &MirrorStore, suites: &[&str], ledger: &Ledger) -> Result<BucketMirror, CommandError> {
         let opened = Instant::now();
         let (location, below) = (&settings.bucket.location, &settings.scratch);
         let name = format!("{SCHEME}{}/{}", location.bucket, location.key.trim_end_matches('/'));
@@ -194,18 +196,18 @@ impl BucketMirror {
         Ok(mirror)
     }
 
-    /// The objects of the mirror.
-    pub fn objects(&self) -> &Objects {
+    /// Client for the objects below the mirror's prefix.
+    pub(crate) fn objects(&self) -> &Objects {
         &self.objects
     }
 
     /// The local copies of fullbore's own files, and the temporary directory.
-    pub fn own(&self) -> &Arc<Root> {
+    pub(crate) fn own(&self) -> &Arc<Root> {
         &self.own
     }
 
     /// Ends all requests when this becomes true.
-    pub fn stop_with(&self, mut stop: watch::Receiver<bool>) {
+    pub(crate) fn stop_with(&self, mut stop: watch::Receiver<bool>) {
         let ours = self.stop.clone();
         self.runtime.spawn(async move {
             if stop.wait_for(|stop| *stop).await.is_ok() {
@@ -244,7 +246,7 @@ impl BucketMirror {
             (remote.state, remote.state_tag) = (Some(Sha256::of(&state.content)), state.facts.etag);
         }
         *self.remote() = remote;
-        // By the state it is known what else a run that finds nothing new looks at. That comes while the origin is asked.
+        // The state tells which further files a run without news needs. They are read while the origin is asked.
         let header = State::open(&self.own, "").map_err(CommandError::from)?.header;
         self.is_of_this_mirror(header.mirror.as_deref())?;
         let name = |directory: &str| directory.trim_start_matches("dists/").to_owned();
@@ -261,7 +263,7 @@ impl BucketMirror {
         Ok(())
     }
 
-    /// Refuses the state of another mirror: the files that it tells of are not here.
+    /// Refuses the state of another mirror, because its files are not here.
     fn is_of_this_mirror(&self, recorded: Option<&str>) -> Result<(), CommandError> {
         let (name, here) = (self.tree.name(), self.tree.identity().unwrap_or_default());
         let recorded = match recorded {
@@ -276,16 +278,17 @@ impl BucketMirror {
         ))
     }
 
-    /// Whether a state of fullbore's is there.
-    pub fn has_state(&self) -> bool {
+    /// Whether the bucket has a state of fullbore.
+    pub(crate) fn has_state(&self) -> bool {
         self.remote().state.is_some()
     }
 
     /// Takes the lock, unless this run has it.
     ///
     /// # Errors
-    /// Another run holds it; a store that cannot be written, or ignores conditions.
-    pub fn lock(&self, host: &str) -> Result<(), CommandError> {
+    /// `Locked` if another run holds the lock, `Usage` if the store ignores conditional requests, and `Network` if it
+    /// cannot be written.
+    pub(crate) fn lock(&self, host: &str) -> Result<(), CommandError> {
         if self.tree.has_lock() {
             match &self.lock {
                 LockPlace::Bucket(settings, stop) => {
@@ -311,11 +314,12 @@ impl BucketMirror {
         Ok(())
     }
 
-    /// Reads what planning needs; under the lock, if there will be changes. `directories` are those of the run's suites.
+    /// Reads the state's list and the signed files for planning. Call it under the lock if the run will change
+    /// anything. `directories` are those of the run's suites.
     ///
     /// # Errors
-    /// Another run has changed the state meanwhile; a store that cannot be read.
-    pub fn prepare(&self, directories: &[&str], of_killed: Abandoned) -> Result<(), CommandError> {
+    /// `Locked` if another run has changed the state meanwhile, `Network` if the store cannot be read.
+    pub(crate) fn prepare(&self, directories: &[&str], of_killed: Abandoned) -> Result<(), CommandError> {
         let state = State::open(&self.own, "").map_err(CommandError::from)?;
         let list = state.list_path();
         let has_list = state.header.number > 0;
@@ -357,7 +361,7 @@ impl BucketMirror {
             now.and_then(|facts| facts.etag) == remote.state_tag && is_marked == remote.is_marked
         };
         if !is_as_read {
-            // A run has ended, or failed, between the first look and the lock.
+            // Another run has ended or failed between the first read and the lock.
             return Err(self.overtaken());
         }
         if let Some(content) = content.map_err(|error| self.failed(&error))? {
@@ -378,8 +382,8 @@ impl BucketMirror {
         Ok(())
     }
 
-    /// Aborts uploads in parts that killed runs and workers have left below these paths: the store may charge for them. The
-    /// run itself does not need it.
+    /// Aborts multipart uploads that killed runs and workers left below these paths, because stores may charge for
+    /// them. The run itself does not depend on it.
     async fn abort_old_uploads(&self, written_below: &BTreeSet<String>) {
         let mut asked = JoinSet::new();
         for path in written_below {
@@ -404,21 +408,23 @@ impl BucketMirror {
     }
 
     /// When the run began, by the store's clock, Unix seconds.
-    pub fn opened_at(&self) -> i64 {
+    pub(crate) fn opened_at(&self) -> i64 {
         self.opened_at.load(Ordering::Relaxed)
     }
 
-    /// If this run took the lock over from another: until when that one may still damage names, by the store's clock.
-    pub fn mend_until(&self) -> Option<i64> {
+    /// If this run took the lock over: the time, by the store's clock, until which the former holder may still damage
+    /// names.
+    pub(crate) fn mend_until(&self) -> Option<i64> {
         self.tree.lock().as_ref()?.taken_over_at().map(|at| at + LATE_REQUESTS_S)
     }
 
-    /// If this run took the lock over from another: notes in the mirror's state until when names are to be mended. Later
-    /// runs know it even if this one fails.
+    /// If this run took the lock over: notes in the mirror's state until when names must be mended. Later runs read it
+    /// even if this one fails.
     ///
     /// # Errors
-    /// The state cannot be written; another run has replaced it.
-    pub fn note_takeover(&self, state: &mut State) -> Result<(), CommandError> {
+    /// `Disk` if the local state cannot be written, `Locked` if another run has replaced the state, and `Network` if
+    /// the store cannot be written.
+    pub(crate) fn note_takeover(&self, state: &mut State) -> Result<(), CommandError> {
         let Some(until) = self.mend_until().filter(|_| !state.header.suites.is_empty()) else { return Ok(()) };
         let before = state.header.clone();
         state.header.mend_until(until);
@@ -429,12 +435,12 @@ impl BucketMirror {
         self.save().map_err(|error| disk(&error))
     }
 
-    /// Writes fullbore's own files back where they differ: new lists, then the state, which makes them current, then the
-    /// mark of an unfinished run; old lists go last.
+    /// Writes fullbore's own files back if they differ: the mark of an unfinished run, new lists, and then the state,
+    /// which makes the lists current. Old lists and an old mark are removed last.
     ///
     /// # Errors
-    /// Another run has replaced the state; a store that cannot be written.
-    pub fn save(&self) -> Result<(), TargetError> {
+    /// [`TargetError`] if the store cannot be written, or another run has replaced the state.
+    pub(crate) fn save(&self) -> Result<(), TargetError> {
         let failed =
             |path: &str, source: io::Error| TargetError::Io { operation: "write", path: path.to_owned(), source };
         let read = |path: &str| self.own.read(path, OWN_BYTES_MAX as u64);
@@ -460,7 +466,8 @@ impl BucketMirror {
         }
         for list in lists.difference(&remote.lists.clone()) {
             if let Some(content) = read(list)? {
-                // What killed runs left under this name was removed when the lock was taken: this is another run's.
+                // Lists of killed runs with this name were removed under the lock, so this list belongs to another
+                // active run.
                 if put(list, content, &Condition::Absent)? == Written::Refused {
                     self.tree.note_overtaken();
                     return Err(failed(list, io::Error::other(Overtaken)));
@@ -492,13 +499,14 @@ impl BucketMirror {
         Ok(())
     }
 
-    /// The verdict of a run: the store, if its clocks name it and those of this machine and of the mirrors name nothing.
-    pub fn judge(&self, near: Option<VerdictReport>, moved_bytes: u64) -> Option<VerdictReport> {
+    /// Verdict of a run: the store, if its clocks name it and the clocks of this machine and of the mirrors name
+    /// nothing.
+    pub(crate) fn judge(&self, near: Option<VerdictReport>, moved_bytes: u64) -> Option<VerdictReport> {
         judge_with_store(&self.objects, self.opened, near, moved_bytes)
     }
 
-    /// Gives the lock back; says why that failed, which harms nobody: the lock is over in two minutes.
-    pub fn release(&self) -> Option<String> {
+    /// Releases the lock; returns the reason if that fails. A failure does no harm: the lock expires after two minutes.
+    pub(crate) fn release(&self) -> Option<String> {
         if let LockPlace::Directory(_, held) = &self.lock {
             held.lock().unwrap_or_else(PoisonError::into_inner).take();
         }
@@ -506,8 +514,8 @@ impl BucketMirror {
         self.runtime.block_on(lock.release()).err().map(|error| error.to_string())
     }
 
-    /// An error of a run as that of a mirror in a store: what was a failing disk is the store, or another run.
-    pub fn explain(&self, error: CommandError) -> CommandError {
+    /// Rewrites an error for a mirror in a store: what looks like a failing disk is the store, or another run.
+    pub(crate) fn explain(&self, error: CommandError) -> CommandError {
         if self.tree.is_overtaken() && error.kind != ErrorKind::Locked {
             let report = error.report;
             let overtaken = error.context.into_iter().fold(self.overtaken(), CommandError::context);
@@ -556,8 +564,8 @@ impl BucketMirror {
     }
 }
 
-/// The verdict of a run that stores files: the store, if its clocks name it and those of this machine and of the mirrors name
-/// nothing.
+/// Verdict of a run that stores files: the store, if its clocks name it and the clocks of this machine and of the
+/// mirrors name nothing.
 pub(super) fn judge_with_store(
     objects: &Objects,
     opened: Instant,

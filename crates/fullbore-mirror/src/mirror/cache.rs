@@ -1,7 +1,7 @@
-//! Indexes kept between runs of a mirror in a bucket (`--cache DIR`): an index that has not changed is not fetched again.
+//! Local cache of indexes for a mirror in a bucket (`--cache DIR`): an unchanged index is not fetched again.
 //!
-//! A file is named by its hash and hashed before use, so that the directory needs no lock and may be shared by mirrors.
-//! What no run has used for a month goes.
+//! Files are named by their hash and hashed before use, so that the directory needs no lock and several mirrors may
+//! share it. Files that no run has used for a month are removed.
 
 use std::io::Read;
 use std::path::Path;
@@ -12,12 +12,12 @@ use fullbore_engine::files::{FileError, Kind, Root};
 
 use super::state::index_path;
 
-/// Seconds after which an unused index goes. A guess: archives that change less often are small.
+/// Age in seconds at which an unused index is removed. A guess: archives that change less often are small.
 const UNUSED_S: i64 = 30 * 24 * 3600;
 
-/// A directory of indexes.
+/// A cache directory of indexes, named by their SHA-256.
 #[derive(Debug)]
-pub struct IndexCache {
+pub(crate) struct IndexCache {
     root: Root,
 }
 
@@ -25,16 +25,17 @@ impl IndexCache {
     /// Opens the directory, and makes it if it is missing.
     ///
     /// # Errors
-    /// Refusals of the system.
-    pub fn open(directory: &Path) -> Result<IndexCache, FileError> {
+    /// [`FileError`] if the directory cannot be created or opened.
+    pub(crate) fn open(directory: &Path) -> Result<IndexCache, FileError> {
         Ok(IndexCache { root: Root::create(directory)? })
     }
 
-    /// Copies an index into the store of files by hash, if it is here; says whether it is. A file with other content goes.
+    /// Copies an index into the store of files by hash; returns whether the cache has it. A file with wrong content is
+    /// removed.
     ///
     /// # Errors
-    /// Refusals of the system.
-    pub fn take(&self, own: &Root, sha256: Sha256, size: u64) -> Result<bool, FileError> {
+    /// [`FileError`] if a file cannot be read, written or removed.
+    pub(crate) fn take(&self, own: &Root, sha256: Sha256, size: u64) -> Result<bool, FileError> {
         let name = sha256.to_hex();
         let is_right = copy(&self.root, name.as_str(), own, &index_path(sha256), sha256, size)?;
         if is_right == Some(false) {
@@ -43,18 +44,18 @@ impl IndexCache {
         Ok(is_right == Some(true))
     }
 
-    /// Keeps these indexes, which are in the store of files by hash, for later runs, and removes what was not used for long.
-    /// `now` is in Unix seconds.
+    /// Keeps these indexes, which are in the store of files by hash, for later runs. Removes indexes that were not used
+    /// for long. `now` is in Unix seconds.
     ///
     /// # Errors
-    /// Refusals of the system.
-    pub fn keep(&self, own: &Root, indexes: &[(Sha256, u64)], now: i64) -> Result<(), FileError> {
+    /// [`FileError`] if a file cannot be read, written or removed.
+    pub(crate) fn keep(&self, own: &Root, indexes: &[(Sha256, u64)], now: i64) -> Result<(), FileError> {
         for (sha256, size) in indexes {
             let name = sha256.to_hex();
             if self.root.stat(name.as_str())?.is_none_or(|status| status.size != *size) {
                 copy(own, &index_path(*sha256), &self.root, name.as_str(), *sha256, *size)?;
             }
-            // Its time of last change is that of its last use.
+            // The modification time of a file is the time of its last use.
             if let Some((file, _)) = self.root.open_file(name.as_str())? {
                 let used = SystemTime::UNIX_EPOCH + Duration::from_secs(now.unsigned_abs());
                 let set = file.set_modified(used);
@@ -77,7 +78,8 @@ impl IndexCache {
     }
 }
 
-/// Copies a file of this content; `None`: there is none, `false`: it has other content, and nothing was copied.
+/// Copies a file if it has this content. `None` if there is no file; `false` if it has other content, and then nothing
+/// is copied.
 fn copy(from: &Root, path: &str, to: &Root, name: &str, sha256: Sha256, size: u64) -> Result<Option<bool>, FileError> {
     let Some((mut file, status)) = from.open_file(path)? else { return Ok(None) };
     if status.size != size {

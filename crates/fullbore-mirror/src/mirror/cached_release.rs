@@ -17,15 +17,15 @@ use super::session::Session;
 use super::state::{State, SuiteRecord};
 use super::tree::Tree;
 
-/// The record of the suite that was last mirrored under this name.
+/// Record of the suite that was last mirrored under this name.
 fn recorded<'a>(state: &'a State, suite: &str) -> Option<&'a SuiteRecord> {
     let asked_for_so = state.header.suites.iter().filter(|record| record.requested == suite && !record.retired);
     asked_for_so.max_by_key(|record| record.published_at)
 }
 
-/// The `InRelease` on disk, if it is the published one. One dated in the future gives no condition: its successor may be
-/// older.
-pub fn cached_release(
+/// The `InRelease` on disk, if it is the published one, as the condition of a request. None if it is dated in the
+/// future, because its successor may have an earlier date.
+pub(super) fn cached_release(
     session: &Session,
     state: &State,
     suite: &str,
@@ -36,7 +36,7 @@ pub fn cached_release(
     let path = below(&record.directory, "InRelease");
     let status = session.tree.stat(&path).ok().flatten()?;
     let content = session.tree.read(&path, RELEASE_BYTES_MAX as u64).ok().flatten()?;
-    // An `ETag` is valid for its host only.
+    // An `ETag` is valid for its own host only.
     let origin = without_credentials(origin);
     let tag = record.tag.as_deref().filter(|_| record.origins.first().is_some_and(|of| *of == origin));
     let tag = tag.and_then(EntityTag::parse);
@@ -48,11 +48,11 @@ pub fn cached_release(
     })
 }
 
-/// `Release` and `Release.gpg` of a suite with an `InRelease`.
-pub struct DetachedRelease {
-    /// `Release`.
+/// `Release` and `Release.gpg` of a suite that also has an `InRelease`.
+pub(super) struct DetachedRelease {
+    /// Content of `Release`, if it exists.
     pub release: Option<Vec<u8>>,
-    /// `Release.gpg`.
+    /// Content of `Release.gpg`, if it exists.
     pub signature: Option<Vec<u8>>,
 }
 
@@ -60,8 +60,8 @@ impl DetachedRelease {
     /// Reads both from a suite's directory.
     ///
     /// # Errors
-    /// A file or directory of the mirror cannot be read.
-    pub fn read(tree: &dyn Tree, directory: &str) -> Result<DetachedRelease, FileError> {
+    /// [`FileError`] if a file or directory of the mirror cannot be read.
+    pub(super) fn read(tree: &dyn Tree, directory: &str) -> Result<DetachedRelease, FileError> {
         let read = |name: &str, limit: usize| tree.read(&below(directory, name), limit as u64);
         Ok(DetachedRelease {
             release: read("Release", RELEASE_BYTES_MAX)?,
@@ -69,8 +69,8 @@ impl DetachedRelease {
         })
     }
 
-    /// The files, if they have the text of this `InRelease` and a valid signature; otherwise none.
-    pub fn of(self, inrelease: &SignedText, verifier: Option<&Verifier>) -> Vec<(&'static str, Vec<u8>)> {
+    /// Returns the files if they have the text of this `InRelease` and a valid signature; otherwise none.
+    pub(super) fn of(self, inrelease: &SignedText, verifier: Option<&Verifier>) -> Vec<(&'static str, Vec<u8>)> {
         let DetachedRelease { release: Some(release), signature } = self else { return Vec::new() };
         let is_signed = verifier.is_none() || signature.is_some();
         if !is_signed || contradiction(&release, signature.as_deref(), inrelease, verifier).is_some() {
@@ -81,13 +81,13 @@ impl DetachedRelease {
     }
 }
 
-/// Checks of the local signatures, started while the requests are in flight: usually nothing has changed, and the results
-/// are needed. Dropping this starts no further check.
-pub struct EarlyChecks(Arc<AtomicBool>);
+/// Checks of the local signatures, started while requests are in flight: usually nothing has changed, and the results
+/// are needed. After a drop no further check starts.
+pub(super) struct EarlyChecks(Arc<AtomicBool>);
 
 impl EarlyChecks {
     /// Starts checks of the cached and the detached Releases.
-    pub fn begin(
+    pub(super) fn begin(
         session: &Session,
         state: &State,
         wanted_suites: &[WantedSuite<'_>],
@@ -104,7 +104,7 @@ impl EarlyChecks {
             inline.push((verifier.clone(), cached.content.clone()));
             detached.push((verifier.clone(), record.directory.clone()));
         }
-        // Two threads: each check is a process, and there may be many suites.
+        // On two threads: each check is a process, and there may be many suites.
         let is_over = over.clone();
         session.runtime.spawn_blocking(move || {
             for (verifier, content) in inline.iter().take_while(|_| !is_over.load(Ordering::Relaxed)) {

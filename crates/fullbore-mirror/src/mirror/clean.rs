@@ -1,10 +1,9 @@
 //! Deletes files that no signed index names any more.
 //!
-//! The decision is made when the state is committed: files whose retention is over are
-//! marked expired there, and the guard had its say. Here they are removed, streaming, and
-//! the header then says so. A run killed in between leaves a header that says "begun", and
-//! the next run finishes it before anything else; what is begun is never believed to be
-//! there. Only [`remove_untracked`] deletes files of other tools.
+//! The decision is made when the state is committed: files whose retention has ended are marked as expired, and the
+//! delete guard is asked. This module deletes them one by one, and then notes the end in the header. If a run is killed
+//! in between, the header says "begun", and the next run first completes the deletion; until then these files count as
+//! missing. Only [`remove_untracked`] deletes files of other tools.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -18,20 +17,20 @@ use super::state::{Removal, State, StateError, SuiteRecord};
 use super::subtract::{FileSet, Tally};
 use super::tree::Tree;
 
-/// Directory levels that are walked; a guess: an archive has ten.
+/// Maximum depth of a walk. A guess: archives have ten levels.
 const DEPTH_MAX: usize = 32;
 
-/// Files that are removed by one call: a store takes a thousand in one request.
+/// Number of files that are removed by one call. A store removes a thousand by one request.
 const REMOVED_AT_ONCE: usize = 1000;
 
-/// Removes the expired files of a state whose header says that this was begun, and says in
-/// it that it is done. To be called right after the state is opened (for a run that was
-/// killed) and after it was published. `sync` makes the header durable first: otherwise a
-/// power cut could bring back a state that believes in files that are gone.
+/// Removes the expired files if the state's header says that their deletion has begun, and then notes its end there.
+/// Call it right after opening the state (for a killed run) and after publishing it. `sync` makes the header durable
+/// first: otherwise a power cut could bring back a state that lists deleted files.
 ///
 /// # Errors
-/// Refusals of the system; the next run goes on.
-pub fn remove_expired<E: From<StateError>>(
+/// [`StateError`] if a file cannot be removed or the header cannot be written, and the errors of `sync`. The next run
+/// continues.
+pub(crate) fn remove_expired<E: From<StateError>>(
     own: &Root,
     tree: &dyn Tree,
     state: &mut State,
@@ -64,11 +63,11 @@ pub fn remove_expired<E: From<StateError>>(
     Ok(removed)
 }
 
-/// Existing files of a deletion that was begun, with their sizes.
+/// Remaining files of a deletion that has begun, with their sizes.
 ///
 /// # Errors
-/// A file of the mirror cannot be read, written or removed.
-pub fn begun(own: &Root, tree: &dyn Tree, state: &State) -> Result<Vec<(String, u64)>, StateError> {
+/// [`StateError`] if the state's list or a file of the mirror cannot be read.
+pub(crate) fn begun(own: &Root, tree: &dyn Tree, state: &State) -> Result<Vec<(String, u64)>, StateError> {
     let mut files = Vec::new();
     if state.header.removal == Removal::Begun {
         each_expired(own, state, &mut |path, size| {
@@ -91,9 +90,9 @@ fn each_expired(
         Ok(None) | Err(StateError::List { .. }) => return Ok(()),
         Err(error) => return Err(error),
     };
-    // The comparison with the plan reports damage; here the list ends.
+    // The comparison with the plan reports damage; here the list simply ends.
     while let Ok(Some(record)) = records.next() {
-        // Whatever a state says that an earlier version wrote: the signed files of a published suite stay.
+        // A state of an earlier version may be wrong about them: the signed files of a published suite stay.
         if state.header.memberships[record.membership as usize].expired
             && !signed_files::is_recorded(&state.header.suites, record.path)
         {
@@ -116,7 +115,7 @@ impl Emptied {
         }
     }
 
-    /// Removes them and those above that become empty by it, but not `dists` and `pool`.
+    /// Removes the empty ones, and parents that become empty, but not `dists` and `pool`.
     fn remove(&self, tree: &dyn Tree) -> Result<(), FileError> {
         for directory in self.0.iter().rev() {
             let mut directory = directory.as_str();
@@ -128,12 +127,12 @@ impl Emptied {
     }
 }
 
-/// Removes unfinished files that are not in the plan; `unfinished` is the journal's list after a run. A mirror in a
-/// directory has them there, beside their final names.
+/// Removes unfinished files that are not in the plan; `unfinished` is the list of the journal after a run. In a
+/// directory, such files are beside their final names.
 ///
 /// # Errors
-/// A file of the mirror cannot be read, written or removed.
-pub fn stale_parts(own: &Root, unfinished: &[String], plan: &Plan) -> Result<u64, FileError> {
+/// [`FileError`] if a file of the mirror cannot be read or removed.
+pub(crate) fn stale_parts(own: &Root, unfinished: &[String], plan: &Plan) -> Result<u64, FileError> {
     let mut removed = 0;
     for path in unfinished {
         if plan.find(path).is_none() && own.remove_part(path)? {
@@ -143,14 +142,14 @@ pub fn stale_parts(own: &Root, unfinished: &[String], plan: &Plan) -> Result<u64
     Ok(removed)
 }
 
-/// Removes unfinished files of a killed run, except those that the plan still needs. The journal lists no small files, so
-/// this walks the tree.
+/// Removes the unfinished files of a killed run that the plan no longer needs. Walks the tree, because the journal does
+/// not list small files.
 ///
 /// # Errors
-/// A file of the mirror cannot be read, written or removed.
-pub fn abandoned_parts(own: &Root, plan: &Plan, done: &FileSet) -> Result<u64, FileError> {
+/// [`FileError`] if a directory of the mirror cannot be read, or a file cannot be removed.
+pub(crate) fn abandoned_parts(own: &Root, plan: &Plan, done: &FileSet) -> Result<u64, FileError> {
     let mut tops: BTreeSet<&str> = ["dists", "pool"].into();
-    // Flat repositories have their files where they like.
+    // Flat repositories have their files at any path.
     tops.extend(plan.files().filter_map(|file| Some(file.path.split_once('/')?.0)));
     let mut parts = Vec::new();
     let mut note = |path: &str, name: &str| {
@@ -176,12 +175,12 @@ pub fn abandoned_parts(own: &Root, plan: &Plan, done: &FileSet) -> Result<u64, F
     parts.iter().map(|path| own.unlink(path).map(u64::from)).sum()
 }
 
-/// Finds files in `dists/` and `pool/` that are neither `known`, the paths of the state, nor named by suites of other
-/// tools (`named_elsewhere`). `suites` are those of the state.
+/// Finds files in `dists/` and `pool/` that neither the state nor a suite of another tool names. `known` has the paths
+/// of the state, `suites` its suites, and `named_elsewhere` tells of the other tools.
 ///
 /// # Errors
-/// A directory of the mirror cannot be read.
-pub fn find_untracked(
+/// [`FileError`] if a directory of the mirror cannot be read.
+pub(crate) fn find_untracked(
     tree: &dyn Tree,
     known: &PathSet,
     suites: &[SuiteRecord],
@@ -210,12 +209,12 @@ pub fn find_untracked(
 /// Removes the files of [`find_untracked`]; returns those that existed.
 ///
 /// # Errors
-/// A file of the mirror cannot be read, written or removed.
-pub fn remove_untracked(tree: &dyn Tree, files: &[(String, u64)]) -> Result<Tally, FileError> {
+/// [`FileError`] if a file or directory cannot be removed.
+pub(crate) fn remove_untracked(tree: &dyn Tree, files: &[(String, u64)]) -> Result<Tally, FileError> {
     let mut emptied = Emptied::default();
     let mut removed = Tally::default();
     for (path, size) in files {
-        // A link is one of them, too.
+        // Links are removed like files.
         if tree.unlink(path)? {
             removed.add(*size);
             emptied.note(path);
@@ -233,7 +232,7 @@ pub(crate) fn walk(
     visit: &mut dyn FnMut(&str, &str, Kind) -> Result<(), FileError>,
 ) -> Result<(), FileError> {
     for (name, kind) in tree.list(directory)? {
-        // Names that are no text cannot be named by an index and are left alone.
+        // Names that are not UTF-8 cannot be in an index, and stay.
         let Some(name) = name.to_str() else { continue };
         let path = format!("{directory}/{name}");
         visit(&path, name, kind)?;

@@ -1,10 +1,9 @@
 //! The new state: old state, plan and published indexes merged in order of path.
 //!
-//! Sorted streams are merged, so memory does not grow with the mirror. Each file's
-//! membership is decided here and nowhere else: suites of this run that published name
-//! what their plan says; what a suite no longer names is left behind by it; suites of
-//! other runs keep what they had. The header is not made current here, so that the
-//! caller can refuse a deletion first ([`PendingState::publish`]).
+//! Sorted streams are merged, so memory does not grow with the mirror. The membership of each file is decided here
+//! only: the published suites of this run name the files of their plan, and leave the others behind; suites of other
+//! runs keep their files. The new header is not made current yet, so that the caller can refuse a deletion first
+//! ([`PendingState::publish`]).
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
@@ -23,78 +22,78 @@ use super::state::{Header, OWN_DIRECTORY, Removal, State, StateError, SuiteRecor
 use super::subtract::{FileSet, LoggedFile, Tally};
 use super::tree::Tree;
 
-/// A suite of this run.
+/// A suite of this run, with its new record.
 #[derive(Debug, Clone)]
-pub struct SuiteUpdate {
-    /// Its number, from [`State::suite_id`] or the next free one.
+pub(super) struct SuiteUpdate {
+    /// Number of the suite, from [`State::suite_id`] or the next free one.
     pub id: SuiteId,
-    /// Its new record; `generation` is set here.
+    /// New record of the suite; the commit sets `generation`.
     pub record: SuiteRecord,
-    /// Whether this run published it. If not (files are missing), its record and its files on disk stay, and so do
-    /// the files fetched for it.
+    /// Whether this run published the suite. If not, because files are missing, its record, its files, and the newly
+    /// fetched files for it stay.
     pub published: bool,
 }
 
-/// A published file under `dists/`.
+/// A published index or signed file under `dists/`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PublishedFile {
-    /// Path below the mirror's directory.
+pub(super) struct PublishedFile {
+    /// Path relative to the mirror's directory.
     pub path: String,
-    /// Size in bytes.
+    /// Size of the file in bytes.
     pub size: u64,
-    /// Hash of the content.
+    /// SHA-256 of the content.
     pub sha256: Sha256,
-    /// The suite.
+    /// Suite that the file belongs to.
     pub suite: SuiteId,
 }
 
 /// The inputs of a new state.
-pub struct Commit<'a> {
-    /// Has fullbore's own files.
+pub(super) struct Commit<'a> {
+    /// Directory with fullbore's own files.
     pub own: &'a Root,
-    /// The published files.
+    /// The published files of the mirror.
     pub tree: &'a dyn Tree,
-    /// The old state.
+    /// State before this run.
     pub state: &'a State,
-    /// The plan of this run.
+    /// Plan of this run: all files that its suites name.
     pub plan: &'a Plan,
-    /// Files of the plan that are there.
+    /// Files of the plan that are present.
     pub done: &'a FileSet,
-    /// Indexes published, in any order.
+    /// Published indexes and signed files, in any order.
     pub published: Vec<PublishedFile>,
-    /// Suites of this run.
+    /// Suites of this run, published or not.
     pub suites: Vec<SuiteUpdate>,
-    /// Files of a killed run that are not wanted any more.
+    /// Files of a killed run that are no longer wanted.
     pub orphans: Vec<LoggedFile>,
     /// Whether a suite of another tool names this path.
     pub named_elsewhere: &'a dyn Fn(&str) -> bool,
-    /// Whether all of those suites could be read. If not, `named_elsewhere` is true of every path.
+    /// Whether all of those suites could be read. If not, `named_elsewhere` is true for every path.
     pub knows_others: bool,
-    /// Until when names of a mirror in a bucket may be damaged by a run whose lock this one has taken over; see
+    /// For a mirror in a bucket: until when a run whose lock this one took over may damage names; see
     /// [`SuiteRecord::mend_until`].
     pub mend_until: Option<i64>,
-    /// When this run began, by the same clock.
+    /// Start of this run, by the same clock.
     pub opened_at: i64,
-    /// How long unnamed files stay.
+    /// Retention of files that no suite names any more.
     pub retention: Retention,
-    /// Unix seconds.
+    /// Time of the commit, in Unix seconds.
     pub now: i64,
-    /// The kernel's id of this boot.
+    /// The kernel's id of this boot (`/proc/sys/kernel/random/boot_id`).
     pub boot_id: String,
-    /// Files and state are synced before the state becomes current.
+    /// Whether files and state are synced before the state becomes current.
     pub synced: bool,
-    /// Whether to collect all paths, to find untracked files.
+    /// Whether all paths are collected, to find untracked files.
     pub note_paths: bool,
 }
 
-/// Counts of the new state.
+/// Numbers and sizes of the files in a state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// All files.
+pub(super) struct Counts {
+    /// All files of the state.
     pub all: Tally,
     /// Files that signed texts and indexes of the suites name.
     pub named: Tally,
-    /// Files to be deleted.
+    /// Files whose retention has ended.
     pub expired: Tally,
 }
 
@@ -103,51 +102,51 @@ impl Counts {
     ///
     /// # Errors
     /// [`GuardError`] if the run would delete more than `guard` allows.
-    pub fn guarded(&self, guard: &DeleteGuard, foreign: Tally) -> Result<(), GuardError> {
+    pub(super) fn guarded(&self, guard: &DeleteGuard, foreign: Tally) -> Result<(), GuardError> {
         let (gone, all) = (self.expired.with(foreign), self.all.with(foreign));
         guard.check(gone.files, all.files, gone.bytes, all.bytes)
     }
 }
 
-/// A new state that is written and not current yet.
-pub struct PendingState {
-    /// The new state.
+/// A new state that is written but not yet current.
+pub(super) struct PendingState {
+    /// The new state, with its header.
     pub state: State,
-    /// Its counts.
+    /// Numbers and sizes of its files.
     pub counts: Counts,
-    /// Its paths, if they are collected.
+    /// Its paths, if they were collected.
     pub paths: PathSet,
     list: PartFile,
 }
 
 /// A preview of a new state.
 #[derive(Default)]
-pub struct StatePreview {
-    /// Its counts.
+pub(super) struct StatePreview {
+    /// Numbers and sizes of its files.
     pub counts: Counts,
-    /// Its paths, if they are collected.
+    /// Its paths, if they were collected.
     pub paths: PathSet,
-    /// Its suites.
+    /// Suites of the new state.
     pub suites: Vec<SuiteRecord>,
-    /// Files to be deleted with their sizes, in order of path.
+    /// Files to be deleted, with their sizes in bytes, in order of path.
     pub expired: Vec<(String, u64)>,
 }
 
 /// A set of paths, of which 64-bit hashes are kept: equal hashes count as equal paths.
 #[derive(Default)]
-pub struct PathSet {
+pub(crate) struct PathSet {
     hasher: RandomState,
     hashes: HashSet<u64>,
 }
 
 impl PathSet {
-    /// Adds a path.
-    pub fn insert(&mut self, path: &str) {
+    /// Adds a path to the set.
+    pub(crate) fn insert(&mut self, path: &str) {
         self.hashes.insert(self.hasher.hash_one(path));
     }
 
     /// Whether it is in the set.
-    pub fn contains(&self, path: &str) -> bool {
+    pub(crate) fn contains(&self, path: &str) -> bool {
         self.hashes.contains(&self.hasher.hash_one(path))
     }
 }
@@ -159,11 +158,11 @@ struct Merged {
     membership: Membership,
 }
 
-/// Writes the new list of files.
+/// Writes the list of files of the new state.
 ///
 /// # Errors
-/// Errors of the file system. A damaged old list ends at the damage.
-pub fn write(commit: Commit<'_>) -> Result<PendingState, StateError> {
+/// [`StateError`] if a file cannot be read or written. A damaged old list is not an error: it ends at the damage.
+pub(super) fn write(commit: Commit<'_>) -> Result<PendingState, StateError> {
     let number = commit.state.header.number + 1;
     let path = list_path(number);
     let list_error = |source| StateError::List { path: path.clone(), source };
@@ -200,11 +199,11 @@ pub fn write(commit: Commit<'_>) -> Result<PendingState, StateError> {
     Ok(PendingState { state, counts, paths, list: out.into_part() })
 }
 
-/// The state that [`write`] would write.
+/// Computes the state that [`write`] would write, without writing.
 ///
 /// # Errors
-/// As [`write`].
-pub fn preview(commit: &Commit<'_>) -> Result<StatePreview, StateError> {
+/// [`StateError`] if the old list or a file of the mirror cannot be read.
+pub(super) fn preview(commit: &Commit<'_>) -> Result<StatePreview, StateError> {
     let mut preview = StatePreview::default();
     let mut merge = Merge::new(commit)?;
     while let Some((path, merged)) = merge.next()? {
@@ -222,11 +221,11 @@ impl PendingState {
     /// Marks the expired files for deletion, if the guard allows to delete them and the `foreign` files.
     ///
     /// # Errors
-    /// When the guard refuses. Publish the state anyway; the files stay in it.
-    pub fn allow_removal(&mut self, guard: &DeleteGuard, foreign: Tally) -> Result<(), GuardError> {
+    /// [`GuardError`] if the guard refuses. Publish the state even then: the files stay in it.
+    pub(super) fn allow_removal(&mut self, guard: &DeleteGuard, foreign: Tally) -> Result<(), GuardError> {
         let expired = self.counts.expired;
         if let Err(refused) = self.counts.guarded(guard, foreign) {
-            // Every run tries again, even if the archive did not change.
+            // So that the next run tries again, even if the archive did not change.
             self.state.header.clean_due = Some(0);
             return Err(refused);
         }
@@ -236,19 +235,19 @@ impl PendingState {
         Ok(())
     }
 
-    /// Leaves the expired files to a later run, which may delete: it tries even if the archive did not change.
-    pub fn put_off_removal(&mut self) {
+    /// Leaves the expired files to a later run, which tries again even if the archive did not change.
+    pub(super) fn put_off_removal(&mut self) {
         if self.counts.expired.files > 0 {
             self.state.header.clean_due = Some(0);
         }
     }
 
-    /// Makes the new state current: the list gets its name, `sync` makes it and all files durable, the header replaces the
-    /// old one, `sync` again, then old lists are removed. The caller may then compact the log.
+    /// Makes the new state current: renames the list, syncs it and all files with `sync`, replaces the header, syncs
+    /// again, and removes old lists. The caller may compact the log after that.
     ///
     /// # Errors
-    /// Errors of the file system; the old state stays intact.
-    pub fn publish<E: From<StateError>>(self, own: &Root, sync: impl Fn() -> Result<(), E>) -> Result<State, E> {
+    /// [`StateError`] if a file cannot be written or renamed, and the errors of `sync`. The old state stays intact.
+    pub(super) fn publish<E: From<StateError>>(self, own: &Root, sync: impl Fn() -> Result<(), E>) -> Result<State, E> {
         self.list.finish().map_err(StateError::from)?;
         sync()?;
         self.state.write_header(own)?;
@@ -277,9 +276,9 @@ type SortedFiles<'a, T> = Peekable<std::vec::IntoIter<T>>;
 struct Merge<'a> {
     commit: &'a Commit<'a>,
     suites: Vec<SuiteRecord>,
-    /// Suites whose members are decided anew by this run.
+    /// Suites whose members this run decides anew.
     decided: HashSet<SuiteId>,
-    /// Suites whose Release is gone.
+    /// Suites whose Release is gone from the tree.
     retired: HashSet<SuiteId>,
     signed: HashSet<SuiteId>,
     table: MembershipTable,
@@ -291,7 +290,7 @@ struct Merge<'a> {
     orphans: SortedFiles<'a, LoggedFile>,
 }
 
-/// The old list with its next record; a lending reader cannot be peeked.
+/// The old list with its next record, because the reader lends its records and cannot be peeked.
 struct OldRecords {
     reader: Option<super::records::RecordReader<std::fs::File>>,
     next: Option<(String, u64, Sha256, u32)>,
@@ -299,7 +298,7 @@ struct OldRecords {
 
 impl OldRecords {
     fn advance(&mut self) {
-        // The comparison with the plan has reported damage; here the list ends.
+        // The comparison with the plan has reported damage; here the list simply ends.
         let record = self.reader.as_mut().and_then(|reader| reader.next().ok().flatten());
         match (record, &mut self.next) {
             (Some(record), Some((path, size, sha256, membership))) => {
@@ -330,7 +329,7 @@ impl<'a> Merge<'a> {
                 decided.insert(update.id);
                 record.generation = match suites.get(at) {
                     None => 1,
-                    // To clients it is the same one.
+                    // For clients it is the same Release.
                     Some(old) if old.inrelease == record.inrelease && !old.retired => old.generation,
                     Some(old) => old.generation + 1,
                 };
@@ -348,9 +347,9 @@ impl<'a> Merge<'a> {
                     suites[at] = record;
                 }
             } else {
-                // Numbers are handed out in order; a gap would be a fault of the caller.
+                // Numbers are given in order; a gap would be a bug of the caller.
                 suites.resize(at + 1, SuiteRecord { retired: true, ..record.clone() });
-                // A suite that could not be published yet must not pass for one that is.
+                // A suite that could not be published yet must not count as published.
                 suites[at] = SuiteRecord { retired: !update.published, ..record };
             }
         }
@@ -361,17 +360,17 @@ impl<'a> Merge<'a> {
                 continue;
             }
             let published = || commit.suites.iter().filter(|update| update.published).map(|update| &update.record);
-            // A link has gone over to a suite of this run, or is one by now.
+            // The link now belongs to a suite of this run, or is itself the directory of one.
             suite.links.retain(|link| {
                 !published().any(|other| other.links.contains(link) || is_within(&other.directory, link))
             });
             if suite.retired {
-                // Gone already, or begun once and never published.
+                // It is gone already, or was begun once and never published.
                 retired.insert(id);
                 continue;
             }
             if published().any(|other| other.directory == suite.directory) {
-                // Two numbers for one directory, of a version that did not join sources: one is enough.
+                // Two numbers for one directory, from a version that did not merge sources: one is enough.
                 suite.retired = true;
                 retired.insert(id);
                 continue;
@@ -433,7 +432,7 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// The next file of the plan that is there.
+    /// Next file of the plan that is present.
     fn next_planned(&mut self) -> Option<super::plan::PlanFile<'a>> {
         let plan: &'a Plan = self.commit.plan;
         while (self.plan_at as usize) < plan.len() {
@@ -474,14 +473,14 @@ impl<'a> Merge<'a> {
         if membership.expired && (self.commit.named_elsewhere)(path) {
             membership.expired = false;
             if !self.commit.knows_others {
-                // Every run tries again, even if the archive did not change.
+                // So that the next run tries again, even if the archive did not change.
                 self.clean_due = Some(0);
             }
         }
         Ok(Some(merged))
     }
 
-    /// The old record of this path, without suites that stopped naming it.
+    /// The old record of this path, without the suites that stopped naming it.
     fn take_old(&mut self, path: &str) -> Result<Option<Merged>, FileError> {
         let Some((_, size, sha256, number)) = self.old.next.as_ref().filter(|(old, ..)| old == path) else {
             return Ok(None);
@@ -489,7 +488,7 @@ impl<'a> Merge<'a> {
         let (size, sha256) = (*size, *sha256);
         let mut membership = self.commit.state.header.memberships[*number as usize].clone();
         self.old.advance();
-        // A deletion that was begun is finished before a commit, unless this run may delete nothing.
+        // A begun deletion is completed before a commit, unless this run may not delete.
         let may_be_here = || match self.commit.state.header.removal {
             Removal::None => Ok(true),
             Removal::Begun => Ok(self.commit.tree.stat(path)?.is_some()),
@@ -510,8 +509,8 @@ impl<'a> Merge<'a> {
         Ok(Some(Merged { size, sha256, membership }))
     }
 
-    /// The membership of a file that a killed run fetched for an outdated Release: it stays as long as files that left
-    /// with the present generation.
+    /// Membership of a file that a killed run fetched for an outdated Release. It stays as long as files that were left
+    /// behind by the current generation.
     fn orphaned(&self) -> Membership {
         let left = self.commit.suites.first().map(|update| Departure {
             suite: update.id,
@@ -530,7 +529,7 @@ impl<'a> Merge<'a> {
         let vouched = suites.iter().any(|suite| self.signed.contains(suite));
         let merged = match merged {
             Some(merged) if merged.sha256 == sha256 && merged.size == size => {
-                // Without a signature now, but it was believed on one before: still believed.
+                // It has no signature now, but was accepted by an earlier signature, which still counts.
                 merged.membership.unsigned &= !vouched;
                 merged
             }
@@ -545,7 +544,7 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// Whether the path counts as named: neither a signed text itself nor a by-hash name.
+    /// Whether the path counts as named: it is neither a signed file nor a by-hash name.
     fn is_named(&self, path: &str) -> bool {
         let (directory, name) = path.rsplit_once('/').unwrap_or(("", path));
         let is_signed = matches!(name, "InRelease" | "Release" | "Release.gpg")
@@ -559,7 +558,7 @@ impl<'a> Merge<'a> {
         if membership.expired {
             self.counts.expired.add(size);
         } else if membership.members.is_empty() {
-            // Where generations are still to come, a new publication decides, not time.
+            // While generations are still to come, a new publication decides, not time.
             let at_once = Retention { hours: 0, ..self.commit.retention };
             let hours_s = i64::from(self.commit.retention.hours) * 3600;
             let due = |left: &Departure| {
@@ -572,8 +571,8 @@ impl<'a> Merge<'a> {
             };
             let due: Option<Vec<i64>> = membership.left.iter().map(due).collect();
             let due = due.and_then(|due| due.into_iter().max());
-            // None of these is due now. A file that only another tool's suite names has no suite left here: a publication
-            // after the end of that suite deletes it, not time, as a snapshot may hold files for years.
+            // None of these files is due now. A file that only a suite of another tool names has no suite here. A
+            // publication after the end of that suite deletes it, not time: a snapshot may hold files for years.
             self.clean_due = [self.clean_due, due].into_iter().flatten().min();
         } else if self.is_named(path) {
             self.counts.named.add(size);

@@ -1,7 +1,7 @@
 //! The directories of a run: the mirror, and the one to write to.
 //!
-//! They are the same, except in a dry run, which writes into a temporary directory only. There, an empty directory
-//! stands for a mirror that does not exist yet.
+//! Both are the same, except in a dry run, which writes into a temporary directory only. If the mirror does not exist
+//! yet, a dry run reads an empty directory in its place.
 
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
@@ -16,40 +16,40 @@ use super::bucket::BucketMirror;
 use super::state::{LOG_PATH, OWN_DIRECTORY};
 use super::tree::Tree;
 
-/// The directories of a run.
-pub struct Directories {
-    /// Has fullbore's own files of the mirror.
+/// Directories of a run.
+pub(crate) struct Directories {
+    /// Directory with fullbore's own files of the mirror.
     pub own: Arc<Root>,
     /// The published files of the mirror.
     pub tree: Arc<dyn Tree>,
-    /// The directory to write to.
+    /// Directory that the run writes to.
     pub work: Arc<Root>,
-    /// A directory of the file system that the mirror is on, or will be.
+    /// Directory on the file system of the mirror, for measuring free space.
     pub volume: Arc<Root>,
-    /// The bucket, if the mirror is in one.
+    /// Bucket of the mirror, if it is in one.
     pub bucket: Option<Arc<BucketMirror>>,
     scratch: Option<Scratch>,
 }
 
-/// A directory that cannot be used.
+/// Why the directories cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum DirectoriesError {
-    /// The mirror's directory.
+pub(crate) enum DirectoriesError {
+    /// The mirror's directory cannot be used.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A temporary one.
+    /// A temporary directory cannot be created.
     #[error("cannot make a temporary directory in {}: {source}", path.display())]
     Scratch {
-        /// Where.
+        /// Parent of the temporary directory.
         path: PathBuf,
-        /// What happened.
+        /// The system's error.
         source: io::Error,
     },
 }
 
 impl Directories {
-    /// A run that writes into the mirror.
-    pub fn of(root: Arc<Root>) -> Directories {
+    /// Directories of a run that writes into the mirror.
+    pub(crate) fn of(root: Arc<Root>) -> Directories {
         Directories {
             work: root.clone(),
             volume: root.clone(),
@@ -60,8 +60,8 @@ impl Directories {
         }
     }
 
-    /// A run over a mirror in a bucket; fullbore's own files are in a temporary directory.
-    pub fn of_bucket(bucket: BucketMirror) -> Directories {
+    /// Directories of a run with a mirror in a bucket; fullbore's own files are in a temporary directory.
+    pub(crate) fn of_bucket(bucket: BucketMirror) -> Directories {
         let own = bucket.own().clone();
         Directories {
             work: own.clone(),
@@ -76,8 +76,9 @@ impl Directories {
     /// Directories of a dry run; its temporary directory is created below `below`.
     ///
     /// # Errors
-    /// Errors of the file system. A missing mirror is no error.
-    pub fn untouched(dir: &Path, below: &Path) -> Result<Directories, DirectoriesError> {
+    /// [`DirectoriesError`] if a directory cannot be opened or the temporary one cannot be created. A missing mirror is
+    /// not an error.
+    pub(crate) fn untouched(dir: &Path, below: &Path) -> Result<Directories, DirectoriesError> {
         let scratch =
             Scratch::make(below).map_err(|source| DirectoriesError::Scratch { path: below.to_owned(), source })?;
         let work = Arc::new(Root::open(&scratch.path)?);
@@ -90,7 +91,7 @@ impl Directories {
             let above = dir.ancestors().find(|above| above.is_dir()).unwrap_or(Path::new("."));
             (Arc::new(Root::open(&scratch.path.join(NO_MIRROR))?), Arc::new(Root::open(above)?))
         };
-        // The plan shows the work of a killed run, read from a copy of its log.
+        // The plan also uses the work of a killed run, from a copy of its log.
         if let Some((mut log, _)) = root.open_file(LOG_PATH)? {
             let mut copy = work.open_append(LOG_PATH)?;
             io::copy(&mut log, &mut copy)
@@ -99,34 +100,34 @@ impl Directories {
         Ok(Directories { tree: root.clone(), own: root, work, volume, bucket: None, scratch: Some(scratch) })
     }
 
-    /// Whether the mirror stays as it is.
-    pub fn is_untouched(&self) -> bool {
+    /// Whether the run leaves the mirror unchanged.
+    pub(crate) fn is_untouched(&self) -> bool {
         self.scratch.is_some()
     }
 }
 
-/// Stands for a mirror that does not exist.
+/// Name of the empty directory that is used in place of a missing mirror.
 const NO_MIRROR: &str = "mirror";
 
-/// Prefix of temporary directories.
+/// Prefix of the names of temporary directories.
 const SCRATCH: &str = "fullbore-";
 
 /// A temporary directory of mode 0700, removed when dropped. Creating one removes those of killed runs.
 pub(super) struct Scratch {
     path: PathBuf,
-    /// Holds the lock.
+    /// File with the lock, which marks the directory as in use.
     _held: File,
 }
 
 impl Scratch {
-    /// Makes one below `below`.
+    /// Creates a temporary directory in `below`.
     pub(super) fn make(below: &Path) -> io::Result<Scratch> {
         temporary::remove_abandoned(below, OsStr::new(SCRATCH), "", Metadata::is_dir);
         let (path, held) = temporary::kept_directory(below, OsStr::new(SCRATCH))?;
         Ok(Scratch { path, _held: held })
     }
 
-    /// Where it is.
+    /// Path of the directory.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }

@@ -14,7 +14,7 @@ use super::{Run, clean, commit};
 use crate::settings::Clean;
 
 impl Run<'_> {
-    /// The files that would be deleted, with their sizes. If the guard would refuse, a warning says so instead.
+    /// Files that would be deleted, with their sizes. If the guard would refuse, a warning says so instead.
     pub(super) fn preview(
         &self,
         session: &Session,

@@ -1,7 +1,7 @@
 //! Fetches the files of a plan and the remaining indexes.
 //!
-//! Usually in one round. Files that wait for the place of others land under their hash, so of several with the same
-//! content one is fetched at a time. And a mirror may have told the size of an installer image of another content.
+//! Usually one round is enough. But files that wait for the place of others land under their hash, so files of equal
+//! content are fetched one at a time. And a mirror may have reported the size of an installer image of other content.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -21,28 +21,29 @@ use super::session::Session;
 use super::sizes::{self, Asked, Told};
 use super::subtract::{FileSet, Subtraction};
 
-/// Rounds of a run. A guess: nobody has more mirrors with images of different sizes, or more missing files of one content.
+/// Maximum number of rounds of a run. A guess: nobody has more mirrors with images of different sizes, or more missing
+/// files of one content.
 const ROUNDS_MAX: u32 = 32;
 
-/// The result of fetching.
-pub struct FetchResult {
+/// Result of fetching the files of a plan.
+pub(super) struct FetchResult {
     /// Files that no host served right, each with the reasons.
     pub missing: Vec<String>,
-    /// The kind of the reasons.
+    /// Kind of the failures.
     pub why: Why,
-    /// Suites that need them and cannot be published.
+    /// Suites that need missing files, and so cannot be published.
     pub incomplete: Vec<SuiteId>,
-    /// Fetched indexes.
+    /// Hashes of the fetched indexes.
     pub indexes: Vec<Sha256>,
-    /// Lines about files that no mirror has, without which suites are published (`--ignore-missing`).
+    /// Lines about files that no mirror has; suites are published without them (`--ignore-missing`).
     pub ignored: Vec<String>,
-    /// Whether every mirror answered for a missing file, and none has it.
+    /// Whether for some missing file every mirror answered that it does not have it.
     pub is_absent: bool,
 }
 
 impl FetchResult {
-    /// Adds missing indexes: a line for each, and whether a host sent other content.
-    pub fn lack(&mut self, lacking: Vec<(String, bool)>) {
+    /// Adds missing indexes: for each a line, and whether a host sent other content.
+    pub(super) fn lack(&mut self, lacking: Vec<(String, bool)>) {
         for (line, is_wrong) in lacking {
             if is_wrong && self.why == Why::Various {
                 self.why = Why::Wrong;
@@ -55,9 +56,9 @@ impl FetchResult {
 /// Fetches the files of the plan and the remaining indexes.
 ///
 /// # Errors
-/// A failure of the destination, or an interrupt.
+/// `Disk` if a file cannot be written, `Interrupted` if a signal arrived, and the errors of the store for a bucket.
 #[allow(clippy::too_many_arguments)]
-pub fn fetch(
+pub(super) fn fetch(
     plan: &Arc<Plan>,
     need: &mut FetchPlan,
     mut indexes: Vec<IndexDownload>,
@@ -70,7 +71,7 @@ pub fn fetch(
     let mut waiting = need.subtraction.fetch.clone();
     let mut given_up: BTreeMap<FileId, GivenUp> = BTreeMap::new();
     let mut fetched_indexes = Vec::new();
-    // Sizes of images that were those of other content.
+    // Reported sizes of images that turned out to belong to other content.
     let mut wrong_sizes: BTreeMap<FileId, Vec<u64>> = BTreeMap::new();
     for round in 0..ROUNDS_MAX {
         if round > 0 && waiting.is_empty() {
@@ -135,8 +136,8 @@ pub fn fetch(
     Ok(result)
 }
 
-/// Parts files to fetch: of those that land under their hash one of each content, and the others. `taken` are the hashes of
-/// indexes that are fetched to the same place.
+/// Divides files into those to fetch now and those to fetch later. Of the files that land under their hash, only one of
+/// each content is fetched now. `taken` has the hashes of indexes that land in the same place.
 fn one_of_each_content(
     plan: &Plan,
     subtraction: &Subtraction,
@@ -146,7 +147,7 @@ fn one_of_each_content(
     files.into_iter().partition(|id| !subtraction.replace.contains(*id) || taken.insert(plan.file(*id).sha256))
 }
 
-/// Counts files as done whose content came under another name.
+/// Counts files as done whose content was fetched under another name.
 fn take_from_store(
     plan: &Plan,
     subtraction: &mut Subtraction,
@@ -168,7 +169,7 @@ fn take_from_store(
     waiting.retain(|id| !subtraction.done.contains(*id));
 }
 
-/// Images that did not come with the size that a mirror told, and of which another one tells another size.
+/// Images that did not have the reported size, and for which another mirror reports another size.
 fn with_other_sizes(
     plan: &Plan,
     need: &mut FetchPlan,

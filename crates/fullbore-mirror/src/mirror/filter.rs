@@ -1,47 +1,45 @@
-//! Which files of the indexes are wanted: by path, section, priority, source package.
+//! Decides which files of the indexes are wanted: by path, section, priority and source package.
 //!
-//! With `include` alone only matching paths are wanted; with `exclude` alone all but the
-//! matching ones; with both, `include` brings back what `exclude` left out (as debmirror
-//! does). Then section, priority and source package must match where they are given.
-//! `newest` needs to see a whole index and is applied by the plan.
+//! With `include` alone only matching paths are wanted; with `exclude` alone all except matching ones. With both,
+//! `include` brings back files that `exclude` left out, as in debmirror. Section, priority and source package must
+//! match as well, if they are given. `newest` needs a whole index, so the plan applies it.
 
 use fullbore_engine::digest::Sha256;
 
 use crate::settings::Filters;
 
-/// A file that an index names, with what filters ask about.
+/// A file that an index names, with the fields that filters use.
 #[derive(Debug, Clone, Copy)]
-pub struct Candidate<'a> {
-    /// Path below the archive's root.
+pub(crate) struct Candidate<'a> {
+    /// Path relative to the archive's root.
     pub path: &'a str,
-    /// Size in bytes.
+    /// Size of the file in bytes.
     pub size: u64,
-    /// Hash of the content.
+    /// SHA-256 of the content.
     pub sha256: Sha256,
-    /// The package it belongs to; installer images and index differences have none, and
-    /// only filters on paths concern them.
+    /// Package of the file. Installer images and index differences have none; only path filters apply to them.
     pub package: Option<PackageFacts<'a>>,
 }
 
-/// The fields of a package that filters look at.
+/// Fields of a package that filters use.
 #[derive(Debug, Clone, Copy)]
-pub struct PackageFacts<'a> {
-    /// `Package`.
+pub(crate) struct PackageFacts<'a> {
+    /// Value of `Package`.
     pub name: &'a str,
-    /// `Architecture`; `source` for source packages.
+    /// Value of `Architecture`; `source` for source packages.
     pub architecture: &'a str,
-    /// `Version`.
+    /// Value of `Version`.
     pub version: &'a str,
-    /// `Source` without its version; the name where there is none.
+    /// Value of `Source` without its version; the package name if there is none.
     pub source: &'a str,
-    /// `Section`, empty if not given.
+    /// Value of `Section`; empty if there is none.
     pub section: &'a str,
-    /// `Priority`, empty if not given.
+    /// Value of `Priority`; empty if there is none.
     pub priority: &'a str,
 }
 
-/// Whether the filters, `newest` aside, want the file.
-pub fn wants(filters: &Filters, candidate: &Candidate<'_>) -> bool {
+/// Whether the filters want the file; `newest` is not considered.
+pub(super) fn wants(filters: &Filters, candidate: &Candidate<'_>) -> bool {
     match candidate.package {
         Some(package) => filters.wants(candidate.path, package.section, package.priority, package.source),
         None => filters.wants_path(candidate.path),

@@ -1,17 +1,18 @@
 //! A hash of all settings that decide which files of a suite are mirrored.
 //!
-//! The state records it: an unchanged `InRelease` means "nothing to do" only with the same settings.
+//! The state records the hash: an unchanged `InRelease` means that there is nothing to do only if the settings are
+//! unchanged, too.
 
 use fullbore_engine::digest::{Sha256, Sha256Hasher};
 
 use super::select::Selection;
 use crate::settings::{Filters, SourceSpec};
 
-/// Part of the hash; to be raised when the same settings select other files.
+/// Version of the rules, part of the hash. Raise it when the same settings select other files.
 const RULES: &str = "1";
 
-/// The fingerprint of selections and filters.
-pub fn fingerprint(selections: &[Selection], filters: &Filters) -> Sha256 {
+/// Fingerprint of selections and filters.
+pub(super) fn fingerprint(selections: &[Selection], filters: &Filters) -> Sha256 {
     let mut each: Vec<Sha256> = selections.iter().map(|selection| of_one(selection, filters)).collect();
     each.sort_unstable();
     each.dedup();
@@ -43,8 +44,8 @@ fn of_one(selection: &Selection, filters: &Filters) -> Sha256 {
     lines.0.finish()
 }
 
-/// The fingerprint of a source's trust settings; `ignore_valid_until` is that of the run.
-pub fn trust(source: &SourceSpec, ignore_valid_until: bool) -> Sha256 {
+/// Fingerprint of a source's trust settings. `ignore_valid_until` is a setting of the run.
+pub(super) fn trust(source: &SourceSpec, ignore_valid_until: bool) -> Sha256 {
     let mut lines = Lines(Sha256Hasher::new());
     lines.add("signed by", [format!("{:?}", source.signed_by)]);
     let until = (source.check_valid_until, source.valid_until_max_s, source.valid_until_min_s, ignore_valid_until);
@@ -53,7 +54,7 @@ pub fn trust(source: &SourceSpec, ignore_valid_until: bool) -> Sha256 {
     lines.0.finish()
 }
 
-/// Name and values, each ended by a NUL, which no value can hold; a line ended by two.
+/// Hashes lines: name and values, each ended by a NUL, which no value can contain. A line ends with two.
 struct Lines(Sha256Hasher);
 
 impl Lines {
@@ -67,7 +68,7 @@ impl Lines {
     }
 }
 
-/// The order of values does not matter.
+/// Sorts values, because their order does not matter.
 fn sorted(values: &[String]) -> Vec<&str> {
     let mut values: Vec<&str> = values.iter().map(String::as_str).collect();
     values.sort_unstable();

@@ -1,9 +1,9 @@
-//! A mirror in a bucket by many machines that a queue tells what to do: `mirror --queue`, `work tls://HOST:4222`.
+//! A mirror in a bucket that many machines fill, coordinated by a queue: `mirror --queue`, `work tls://HOST:4222`.
 //!
 //! The planner is an ordinary run of `mirror`: it has the lock, reads indexes and publishes. In between, it publishes
-//! the missing files as tasks ([`planner`]), and workers store them ([`worker`]). What is done, only the store says: the
-//! planner looks there before it publishes, and fetches itself whatever is still missing. So a queue that is away, full
-//! or wiped, and workers that die, cost time and no file.
+//! the missing files as tasks (`planner`), and workers store them (`worker`). Only the store says which files are done:
+//! the planner looks there before it publishes, and fetches the missing files itself. So a queue that is unreachable,
+//! full or wiped, and workers that die, cost time but no file.
 
 mod attempts;
 mod budgets;
@@ -25,22 +25,22 @@ pub use fullbore_fleet::settings::{ConnectError, Credentials, NatsSettings, Role
 pub use put::PutQueue;
 pub use share::endpoint_of;
 
-/// How a run uses a queue.
+/// Settings of a planner's queue.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FleetSettings {
-    /// The queue, and who this planner is there.
+    /// Connection to the queue, and the planner's identity there.
     pub queue: NatsSettings,
-    /// Whether this machine stores files, too; true by default.
+    /// Whether this machine also stores files; true by default.
     pub is_worker: bool,
     /// Whether the run ends with an error if the queue cannot be reached at its start.
     pub needs_queue: bool,
 }
 
-/// A name for a worker of this machine, which no other worker has.
+/// Makes a unique name for a worker of this machine.
 pub fn worker_name() -> WorkerId {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let is_allowed = |letter: &char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_');
-    // The first label is what people call a machine.
+    // The first label is the usual name of a machine.
     let host: String = host.split('.').next().unwrap_or_default().chars().filter(is_allowed).take(40).collect();
     let host = if host.is_empty() { "worker" } else { &host };
     let [a, b, c] = fullbore_engine::random::random::<3>();

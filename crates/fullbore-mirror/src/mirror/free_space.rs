@@ -3,14 +3,14 @@
 use fullbore_engine::files::{FileError, Root};
 use fullbore_engine::units::{bytes, several};
 
-/// The space that a run needs.
+/// Space that a run needs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Need {
-    /// Bytes to fetch, less those in unfinished files.
+pub(super) struct Need {
+    /// Bytes to fetch, without those already in unfinished files.
     pub bytes: u64,
-    /// Files to be fetched.
+    /// Number of files to fetch.
     pub files: u64,
-    /// Directories and further names; an upper estimate.
+    /// Number of directories and further names; an upper estimate.
     pub directories: u64,
 }
 
@@ -20,45 +20,45 @@ const SLACK_BYTES_PER_FILE: u64 = 2048;
 /// Reserve for the state and the log: far more than 200 bytes per file for mirrors of usual size.
 const OWN_BYTES: u64 = 16 << 20;
 
-/// Too little free space.
+/// Why a run does not fit on the file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum FreeSpaceError {
+pub(crate) enum FreeSpaceError {
     /// Not enough bytes.
     #[error("the run needs {}, the file system has {} left: {} missing", bytes(*needed), bytes(*free), bytes(.needed - .free))]
     Bytes {
-        /// Planned.
+        /// Needed bytes.
         needed: u64,
-        /// Free.
+        /// Free bytes.
         free: u64,
     },
     /// Not enough inodes.
     #[error("the run creates {needed} files and directories, the file system has {} left", several(*free, "inode", "inodes"))]
     Inodes {
-        /// Planned.
+        /// Needed inodes.
         needed: u64,
-        /// Free.
+        /// Free inodes.
         free: u64,
     },
 }
 
-/// Needed and free space.
+/// Needed and free space of a file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FreeSpace {
-    /// Bytes that will be written.
+pub(crate) struct FreeSpace {
+    /// Bytes that the run will write.
     pub needed_bytes: u64,
-    /// Free bytes.
+    /// Free bytes for this user.
     pub free_bytes: u64,
-    /// Inodes that will be taken.
+    /// Inodes that the run will use.
     pub needed_inodes: u64,
-    /// Free inodes, where the file system has a limit.
+    /// Free inodes; `None` if the file system has no limit.
     pub free_inodes: Option<u64>,
 }
 
 /// Measures the free space; compare with [`FreeSpace::check`].
 ///
 /// # Errors
-/// When the file system reports no figures.
-pub fn measure(root: &Root, need: Need) -> Result<FreeSpace, FileError> {
+/// [`FileError`] if the file system cannot be measured.
+pub(super) fn measure(root: &Root, need: Need) -> Result<FreeSpace, FileError> {
     let space = root.space()?;
     let mut needed_bytes = need.bytes.saturating_add(need.files.saturating_mul(SLACK_BYTES_PER_FILE));
     if need.files > 0 {
@@ -73,11 +73,11 @@ pub fn measure(root: &Root, need: Need) -> Result<FreeSpace, FileError> {
 }
 
 impl FreeSpace {
-    /// Whether the run fits.
+    /// Checks that the run fits on the file system.
     ///
     /// # Errors
     /// [`FreeSpaceError`] with both figures if the file system has too little space or too few inodes.
-    pub fn check(&self) -> Result<(), FreeSpaceError> {
+    pub(crate) fn check(&self) -> Result<(), FreeSpaceError> {
         if self.needed_bytes > self.free_bytes {
             return Err(FreeSpaceError::Bytes { needed: self.needed_bytes, free: self.free_bytes });
         }

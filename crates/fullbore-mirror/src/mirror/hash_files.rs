@@ -1,7 +1,7 @@
 //! Hashes published files and compares them with their expected size and hash.
 //!
-//! For trees of other tools, for a lost state, and for `check`. Threads take files from a shared counter, in order of path,
-//! which is close to their order on disk.
+//! For trees of other tools, for a lost state, and for `check`. Threads take files from a shared counter, in order of
+//! path, which resembles their order on disk.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,39 +12,39 @@ use fullbore_engine::stage::StageClock;
 
 use super::tree::Tree;
 
-/// A file to hash.
+/// A file to hash, with its expected content.
 #[derive(Debug, Clone, Copy)]
-pub struct Job<'a> {
-    /// The caller's number.
+pub(crate) struct Job<'a> {
+    /// Number that the caller uses for the file.
     pub id: u32,
-    /// Path below the mirror's directory.
+    /// Path relative to the mirror's directory.
     pub path: &'a str,
-    /// The size it should have, where known.
+    /// Expected size in bytes, if known.
     pub size: Option<u64>,
-    /// The hash it should have.
+    /// Expected SHA-256 of the content.
     pub sha256: Sha256,
-    /// Whether the hash that the tree knows is enough; a file of which it knows none is read.
+    /// Whether a hash that the tree knows is enough. A file without one is read.
     pub known_is_enough: bool,
 }
 
-/// The result for a file.
+/// Result of hashing a file.
 #[derive(Debug)]
-pub enum Outcome {
-    /// Right, with its size.
+pub(crate) enum Outcome {
+    /// The content is right; with its size in bytes.
     Right(u64),
-    /// Missing.
+    /// The file does not exist.
     Missing,
-    /// Another size; the content was not read.
+    /// Another size, in bytes; the content was not read.
     Size(u64),
-    /// The right size, another hash.
+    /// The right size, but another SHA-256.
     Hash(Sha256),
-    /// Unreadable: not a regular file, or a disk error.
+    /// The file cannot be read: it is not a regular file, or the disk fails.
     Unreadable(FileError),
 }
 
-/// Hashes all `jobs` on `threads` threads, until `stop` is set. Each thread calls `seen` with the results. `clock` is that
-/// of the stage "local scan".
-pub fn read_all<'a>(
+/// Hashes all `jobs` on `threads` threads, until `stop` is set. Each thread calls `seen` with its results. `clock` is
+/// the clock of the stage "local scan".
+pub(crate) fn read_all<'a>(
     tree: &dyn Tree,
     jobs: impl Fn(usize) -> Option<Job<'a>> + Sync,
     threads: usize,
@@ -70,7 +70,7 @@ pub fn read_all<'a>(
     });
 }
 
-/// Hashes one file, unless the tree knows its hash and that is enough.
+/// Hashes one file, unless the hash that the tree knows is enough.
 fn read(tree: &dyn Tree, job: &Job<'_>, buffer: &mut [u8], clock: &StageClock) -> Outcome {
     let known = if job.known_is_enough { clock.device(|| tree.known_content(job.path)) } else { Ok(None) };
     match known {
@@ -95,7 +95,7 @@ fn read(tree: &dyn Tree, job: &Job<'_>, buffer: &mut [u8], clock: &StageClock) -
             Ok(0) => break,
             Ok(count) => hasher.update(&buffer[..count]),
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            // By the checksum of a store it is not what was stored. Ours says what it is.
+            // The store's checksum says that the content has changed. Our own hash tells what it is.
             Err(error) if error.kind() == std::io::ErrorKind::InvalidData => break,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Outcome::Missing,
             Err(source) => {

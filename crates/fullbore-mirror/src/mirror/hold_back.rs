@@ -1,7 +1,7 @@
-//! Suites that wait for others.
+//! Holds back suites that must wait for others.
 //!
-//! An archive may replace a file under its name. If several suites name it, all of them must change at once: the indexes of
-//! one that stays as it was still name the old content.
+//! An archive may replace a file under its name. If several suites name the file, all of them must change at once: the
+//! indexes of a suite that stays would still name the old content.
 
 use fullbore_engine::run::error::CommandError;
 
@@ -16,7 +16,7 @@ use super::subtract::Subtraction;
 use super::tree::Tree;
 
 impl Run<'_> {
-    /// Holds back suites that would replace a file which a suite that stays behind still names; gives a line for each file.
+    /// Holds back suites that would replace a file that a remaining suite still names. Returns a line for each file.
     pub(super) fn hold_back(
         &self,
         tree: &dyn Tree,
@@ -47,7 +47,8 @@ impl Run<'_> {
         Ok(lines)
     }
 
-    /// Files to be replaced that suites of other runs name of which the list knows not all files, with their directories.
+    /// Files to be replaced that suites of other runs may name, because the list does not have all files of those
+    /// suites. With the suites' directories.
     fn named_by_unknown(
         &self,
         tree: &dyn Tree,
@@ -74,8 +75,8 @@ impl Run<'_> {
     }
 }
 
-/// Takes suites out of `complete`, the suites to be published, until none of them replaces a file of one that is not. Gives
-/// the files, and a suite that still names the old content of each.
+/// Removes suites from `complete`, the suites to be published, until none of them replaces a file of a remaining suite.
+/// Returns the files, each with a suite that still names its old content.
 fn held_back(plan: &Plan, subtraction: &Subtraction, complete: &mut Vec<SuiteId>) -> Vec<(FileId, SuiteId)> {
     let replacements: Vec<FileId> = subtraction.replacements(plan).collect();
     let mut held = Vec::new();
@@ -90,7 +91,7 @@ fn held_back(plan: &Plan, subtraction: &Subtraction, complete: &mut Vec<SuiteId>
                 held.push((*id, *behind));
             }
         }
-        // One that waits may keep others waiting.
+        // A suite that waits may force others to wait.
         if held.len() == number {
             return held;
         }

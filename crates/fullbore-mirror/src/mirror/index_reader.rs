@@ -1,4 +1,4 @@
-//! Reads indexes into the plan.
+//! Reads indexes into the plan, entry by entry.
 
 use std::io::BufRead;
 
@@ -11,33 +11,34 @@ use super::filter::{Candidate, PackageFacts};
 use super::plan::{IndexId, PlanBuilder, PlanError, SIZE_UNKNOWN};
 use super::select::Reading;
 
-/// Plain text accepted from an index whose plain form the Release does not list: this many
-/// times the compressed size. Debian's indexes have 4 to 6, Contents up to 14; a guess with room.
+/// Limit for the plain size of an index whose plain form is not in the Release, as a multiple of the compressed size.
+/// Debian's indexes have factors of 4 to 6, Contents up to 14. A guess with room.
 const EXPANSION_MAX: u64 = 100;
 
-/// Smallest limit, for tiny indexes that compress well.
+/// Minimum of this limit, for tiny indexes that compress well.
 const PLAIN_BYTES_MIN: u64 = 1 << 20;
 
-/// Lines about odd entries of one index; the rest is counted. A guess: more than anybody reads.
+/// Maximum number of lines about odd entries of one index; further ones are only counted. A guess: more than anybody
+/// reads.
 const LINES_MAX: usize = 1000;
 
-/// Above this share of odd entries an index is no longer one with a mistake in it: 1 in this number.
+/// If more than one entry in this number is odd, the index as a whole counts as faulty.
 const ODD_SHARE: u64 = 10;
 
-/// What an index has.
+/// Numbers of entries in an index.
 #[derive(Debug, Default)]
-pub struct IndexTally {
-    /// All its entries.
+pub(crate) struct IndexTally {
+    /// Number of all entries.
     pub entries: u64,
-    /// Those of them that are wanted and that nobody can vouch for.
+    /// Number of wanted entries that cannot be verified.
     pub odd: u64,
-    /// A line about each of these, up to a limit.
+    /// A line about each of these entries, up to a limit.
     pub lines: Vec<String>,
 }
 
 impl IndexTally {
-    /// Whether so many entries are odd that a mirror by this index would be no mirror.
-    pub fn is_mostly_odd(&self) -> bool {
+    /// Whether so many entries are odd that a mirror without them would be useless.
+    pub(crate) fn is_mostly_odd(&self) -> bool {
         self.odd * ODD_SHARE > self.entries
     }
 
@@ -49,37 +50,37 @@ impl IndexTally {
     }
 }
 
-/// An index that cannot be read into the plan.
+/// Why an index cannot be read into the plan.
 #[derive(Debug, thiserror::Error)]
-pub enum IndexReadError {
-    /// An impossible entry.
+pub(crate) enum IndexReadError {
+    /// An entry that no plan can contain.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// Malformed.
+    /// The index is malformed.
     #[error(transparent)]
     Index(#[from] IndexError),
-    /// An entry that cannot be used, where every file must be known.
+    /// An unusable entry, where every file must be known.
     #[error("{0}")]
     Odd(String),
-    /// It cannot be decompressed.
+    /// The index cannot be decompressed.
     #[error("cannot decompress: {0}")]
     Compression(#[source] std::io::Error),
 }
 
-/// The most bytes of plain text that an index may have. Its size in the Release, when the
-/// plain form is listed, is exact; `stem` is the path without the form's ending.
-pub fn plain_bytes_max(release: &Release, stem: &str, compressed_bytes: u64) -> u64 {
+/// Maximum plain size of an index, in bytes. It is exact if the Release lists the plain form. `stem` is the path
+/// without the extension of the form.
+pub(crate) fn plain_bytes_max(release: &Release, stem: &str, compressed_bytes: u64) -> u64 {
     release
         .find(stem)
         .map_or_else(|| compressed_bytes.saturating_mul(EXPANSION_MAX).max(PLAIN_BYTES_MIN), |entry| entry.size)
 }
 
-/// Adds the files that an index names to the plan. `path` is the index's path below the archive's root, `input` its
-/// verified content as served. Entries that nobody can vouch for are left out and named in the result.
+/// Adds the files that an index names to the plan. `path` is the path of the index relative to the archive's root, and
+/// `input` its verified content as served. Entries that cannot be verified are left out and named in the result.
 ///
 /// # Errors
-/// A damaged index.
-pub fn read_index<R: BufRead>(
+/// [`IndexReadError`] if the index cannot be decompressed or parsed, or an entry exceeds the limits of a plan.
+pub(crate) fn read_index<R: BufRead>(
     plan: &mut PlanBuilder,
     id: IndexId,
     reading: Reading,
@@ -100,7 +101,7 @@ pub fn read_index<R: BufRead>(
     Ok(tally)
 }
 
-/// Leaves out an odd entry and names it, unless the filters leave it out anyway.
+/// Leaves out an odd entry and adds a line about it, unless the filters leave it out anyway.
 fn leave_out(plan: &mut PlanBuilder, id: IndexId, path: &str, odd: &OddEntry, tally: &mut IndexTally) {
     if plan.leave_out_odd(id, odd) {
         let name = if odd.package.is_empty() { "an entry" } else { &odd.package };
@@ -138,7 +139,7 @@ fn packages(
     Ok(tally)
 }
 
-/// Adds a file. A path that a mirror cannot have is named and left out.
+/// Adds a file. An entry with a path that a mirror cannot have is left out, with a line about it.
 fn add(
     plan: &mut PlanBuilder,
     id: IndexId,

@@ -1,7 +1,7 @@
 //! From the signed Releases to the plan: fetches indexes into the store and reads them.
 //!
-//! One form of each index is read; these are fetched first, the others together with the pool. Indexes from the store
-//! are hashed before use.
+//! One form of each index is read; these forms are fetched first, the others together with the pool. Indexes from the
+//! store of files by hash are hashed again before use.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::BufReader;
@@ -30,27 +30,27 @@ use super::state::{StateError, index_path};
 use super::store;
 use crate::settings::MirrorSettings;
 
-/// The selected indexes of a suite, and those in the store.
-pub struct SuiteIndexes {
-    /// The selected entries of its Release.
+/// Selected indexes of a suite, and which of them are in the store of files by hash.
+pub(super) struct SuiteIndexes {
+    /// Entries of the suite's Release to mirror.
     pub wants: Vec<WantedIndex>,
     have: BTreeSet<Sha256>,
-    /// Groups that no mirror has, without which the suite is published (`--ignore-missing`).
+    /// Groups that no mirror has. The suite is published without them (`--ignore-missing`).
     ignored: BTreeSet<u32>,
 }
 
 impl SuiteIndexes {
     /// Whether this index is in the store.
-    pub fn has(&self, want: &WantedIndex) -> bool {
+    pub(super) fn has(&self, want: &WantedIndex) -> bool {
         self.have.contains(&want.sha256)
     }
 
-    /// An index of which no form is in the store, if one is required.
-    pub fn missing(&self) -> Option<&WantedIndex> {
+    /// A required index of which no form is in the store; `None` if all are there.
+    pub(super) fn missing(&self) -> Option<&WantedIndex> {
         self.missing_of(&|_| true)
     }
 
-    /// As [`SuiteIndexes::missing`], among those of this kind.
+    /// Like [`SuiteIndexes::missing`], but only for indexes that `kind` accepts.
     fn missing_of(&self, kind: &dyn Fn(&&WantedIndex) -> bool) -> Option<&WantedIndex> {
         let received: BTreeSet<u32> = self.wants.iter().filter(|want| self.has(want)).filter_map(group).collect();
         let is_missing = |want: &&WantedIndex| {
@@ -59,20 +59,20 @@ impl SuiteIndexes {
         self.wants.iter().filter(is_missing).find(kind)
     }
 
-    /// Whether the suite is published without an index that is required.
-    pub fn lacks_ignored(&self) -> bool {
+    /// Whether the suite is published without a required index.
+    pub(super) fn lacks_ignored(&self) -> bool {
         let is_here = |of: &u32| self.wants.iter().any(|want| group(want) == Some(*of) && self.has(want));
         !self.ignored.iter().all(is_here)
     }
 
-    /// The hashes of an index in all its forms.
+    /// Hashes of all forms of an index.
     fn forms(&self, want: &WantedIndex) -> impl Iterator<Item = Sha256> {
         let of = group(want);
         self.wants.iter().filter(move |other| of.is_some() && group(other) == of).map(|other| other.sha256)
     }
 
-    /// The stored indexes, for publishing.
-    pub fn stored(&self) -> Vec<StoredFile> {
+    /// Indexes in the store, with the names that they get.
+    pub(super) fn stored(&self) -> Vec<StoredFile> {
         self.wants
             .iter()
             .filter(|want| self.has(want))
@@ -85,13 +85,13 @@ impl SuiteIndexes {
             .collect()
     }
 
-    /// Assumes that all are stored.
-    pub fn all_came(&mut self) {
+    /// Counts all indexes as stored, for a dry run.
+    pub(super) fn all_came(&mut self) {
         self.have.extend(self.wants.iter().map(|want| want.sha256));
     }
 
-    /// Records a stored index.
-    pub fn received(&mut self, sha256: Sha256) {
+    /// Counts this index as stored.
+    pub(super) fn received(&mut self, sha256: Sha256) {
         self.have.insert(sha256);
     }
 }
@@ -103,9 +103,13 @@ fn group(want: &WantedIndex) -> Option<u32> {
     }
 }
 
-/// Selects the indexes of all suites and finds those in the store. Suites without the selected parts are added to
-/// `refused`; lines about parts that only some of them lack go to `absent`.
-pub fn select(
+/// Selects the indexes of all suites and finds those that are already stored. Suites without the selected parts are
+/// added to `refused`. Parts that only some suites lack are added to `absent`.
+///
+/// # Errors
+///
+/// `Disk` if a file of the mirror or the store cannot be read.
+pub(super) fn select(
     offers: &[OfferedSuite],
     session: &Session,
     refused: &mut Vec<(usize, CommandError)>,
@@ -135,7 +139,8 @@ pub fn select(
     Ok(suites)
 }
 
-/// Whether this part of the suite is here from earlier runs: its files would be deleted if the suite went on without it.
+/// Whether this part of the suite was mirrored by an earlier run. Then its files would be deleted if the suite went on
+/// without it.
 fn was_mirrored(offer: &OfferedSuite, absent: &Absent, session: &Session) -> bool {
     let directories = || match &absent.error {
         SelectError::Component { component, .. } => vec![component.clone()],
@@ -148,15 +153,16 @@ fn was_mirrored(offer: &OfferedSuite, absent: &Absent, session: &Session) -> boo
             .collect(),
         SelectError::Nothing { .. } => Vec::new(),
     };
-    // What cannot be looked at may be there.
+    // A directory that cannot be looked at may be there.
     directories()
         .iter()
         .any(|directory| session.tree.stat(&offer.layout.path(directory)).map_or(true, |there| there.is_some()))
 }
 
-/// The indexes that are here. Several are looked for at once: in a bucket, each may take some round trips.
+/// Hashes of the indexes that are already stored. Several are looked up in parallel, because in a bucket each may take
+/// several round trips.
 fn those_here(offer: &OfferedSuite, wants: &[WantedIndex], session: &Session) -> Result<BTreeSet<Sha256>, StateError> {
-    // Two names of one content would be stored at the same place.
+    // Two names of one content would be stored in the same place.
     let mut names: BTreeMap<Sha256, Vec<&WantedIndex>> = BTreeMap::new();
     wants.iter().for_each(|want| names.entry(want.sha256).or_default().push(want));
     let names: Vec<Vec<&WantedIndex>> = names.into_values().collect();
@@ -184,7 +190,7 @@ fn those_here(offer: &OfferedSuite, wants: &[WantedIndex], session: &Session) ->
     })
 }
 
-/// Whether an index is in the store, or in the published tree, from which it is linked into the store.
+/// Whether an index is in the store, or in the published tree, from which it is then linked into the store.
 fn is_here(offer: &OfferedSuite, want: &WantedIndex, session: &Session) -> Result<bool, StateError> {
     if session.directories.is_untouched() {
         return store::has(&session.own, want.sha256, want.size);
@@ -194,7 +200,7 @@ fn is_here(offer: &OfferedSuite, want: &WantedIndex, session: &Session) -> Resul
     }
     let is_read = want.reading.is_some() && want.rank == 0;
     let cache = session.directories.bucket.as_ref().and_then(|bucket| bucket.cache.as_ref());
-    // A cache that cannot be read costs a download.
+    // A cache that cannot be read costs only a download.
     if is_read && cache.is_some_and(|cache| cache.take(&session.own, want.sha256, want.size).unwrap_or(false)) {
         return Ok(true);
     }
@@ -215,14 +221,14 @@ fn is_here(offer: &OfferedSuite, want: &WantedIndex, session: &Session) -> Resul
     Ok(false)
 }
 
-/// The indexes that are read, of those that are in the store of files by hash.
-pub fn read_ones(suites: &[SuiteIndexes]) -> Vec<(Sha256, u64)> {
+/// The indexes that are read, among those in the store: hash and size.
+pub(super) fn read_ones(suites: &[SuiteIndexes]) -> Vec<(Sha256, u64)> {
     let wants = suites.iter().flat_map(|suite| suite.wants.iter().filter(|want| suite.has(want)));
     let are_read = wants.filter(|want| want.reading.is_some() && want.rank == 0);
     are_read.map(|want| (want.sha256, want.size)).collect()
 }
 
-/// The paths of an index on the mirrors.
+/// The download of an index, with its paths on the mirrors.
 fn stored_index(offer: &OfferedSuite, want: &WantedIndex) -> IndexDownload {
     let plain = format!("{}{}", offer.remote, want.path);
     let directory = plain.rsplit_once('/').map_or("", |(directory, _)| directory);
@@ -232,8 +238,8 @@ fn stored_index(offer: &OfferedSuite, want: &WantedIndex) -> IndexDownload {
     IndexDownload { path, other_path, size: want.size, sha256: want.sha256 }
 }
 
-/// The missing indexes: those to be read, or the others. Each content once.
-pub fn missing(offers: &[OfferedSuite], suites: &[SuiteIndexes], to_be_read: bool) -> Vec<IndexDownload> {
+/// Missing indexes, each content once: those to be read first, or all others.
+pub(super) fn missing(offers: &[OfferedSuite], suites: &[SuiteIndexes], to_be_read: bool) -> Vec<IndexDownload> {
     let mut seen = BTreeSet::new();
     let mut indexes = Vec::new();
     for (offer, suite) in offers.iter().zip(suites) {
@@ -246,9 +252,9 @@ pub fn missing(offers: &[OfferedSuite], suites: &[SuiteIndexes], to_be_read: boo
     indexes
 }
 
-/// With `--ignore-missing`: lets the suites be published without the indexes that no mirror has, and returns a line for
-/// each. One that was mirrored before is not ignored, as the files that it names would be deleted for it.
-pub fn ignore_absent(
+/// With `--ignore-missing`: lets suites be published without the indexes that no mirror has, and returns a line for
+/// each. An index that was mirrored before is not ignored, because the files that it names would be deleted.
+pub(super) fn ignore_absent(
     offers: &[OfferedSuite],
     suites: &mut [SuiteIndexes],
     refusals: &Refusals,
@@ -271,8 +277,8 @@ pub fn ignore_absent(
     lines
 }
 
-/// Whether every host answered, and none has the index in any form. One that names packages and has other content belongs
-/// to another state of the archive, and is not lost.
+/// Whether every host answered, and none has the index in any form. If the index names packages, other content does not
+/// count as lost, because it belongs to another state of the archive.
 fn is_lost(suite: &SuiteIndexes, want: &WantedIndex, refusals: &Refusals) -> bool {
     match want.reading {
         Some(_) => refusals.are(&mut suite.forms(want), |refusal| refusal.is_absent),
@@ -280,9 +286,9 @@ fn is_lost(suite: &SuiteIndexes, want: &WantedIndex, refusals: &Refusals) -> boo
     }
 }
 
-/// For each suite the first required index that no mirror had, and whether a mirror sent other content. Such a suite is
-/// not published.
-pub fn lacking(offers: &[OfferedSuite], suites: &[SuiteIndexes], refusals: &Refusals) -> Vec<(String, bool)> {
+/// For each suite that cannot be published: the first required index that no mirror has, and whether a mirror sent
+/// other content.
+pub(super) fn lacking(offers: &[OfferedSuite], suites: &[SuiteIndexes], refusals: &Refusals) -> Vec<(String, bool)> {
     let of_suite = |(offer, suite): (&OfferedSuite, &SuiteIndexes)| {
         let want = suite.missing()?;
         let refusal = refusals.of(&mut suite.forms(want));
@@ -294,9 +300,9 @@ pub fn lacking(offers: &[OfferedSuite], suites: &[SuiteIndexes], refusals: &Refu
     offers.iter().zip(suites).filter_map(of_suite).collect()
 }
 
-/// Warnings about forms of indexes that were wrong on every mirror while another form was right. The suite is published
-/// without them.
-pub fn wrong_forms(offers: &[OfferedSuite], suites: &[SuiteIndexes], refusals: &Refusals) -> Vec<String> {
+/// Warnings about forms of indexes that were wrong on every mirror, while another form was right. The suite is
+/// published without these forms.
+pub(super) fn wrong_forms(offers: &[OfferedSuite], suites: &[SuiteIndexes], refusals: &Refusals) -> Vec<String> {
     let of_suite = |(offer, suite): (&OfferedSuite, &SuiteIndexes)| {
         let is_wrong = |want: &&WantedIndex| !suite.has(want) && suite.missing().is_none();
         let line = |want: &WantedIndex| {
@@ -313,8 +319,13 @@ pub fn wrong_forms(offers: &[OfferedSuite], suites: &[SuiteIndexes], refusals: &
     offers.iter().zip(suites).flat_map(of_suite).collect()
 }
 
-/// Fetches the indexes to be read, in the next form if no mirror has the preferred one. Returns the failures.
-pub fn fetch(
+/// Fetches the indexes to be read. If no mirror has the preferred form, the next one is fetched. Returns the failures.
+///
+/// # Errors
+///
+/// `Disk` if a file cannot be written, `Interrupted` if a signal arrived, and the errors of the store for a bucket.
+/// Failures of mirrors are in the result.
+pub(super) fn fetch(
     offers: &[OfferedSuite],
     suites: &mut [SuiteIndexes],
     session: &mut Session,
@@ -338,7 +349,7 @@ pub fn fetch(
                 refusals.note(index.sha256, given_up, &hosts);
             }
         }
-        // A group whose form of this rank came nowhere is read in its next form.
+        // If no mirror has a group's form of this rank, the next form is read.
         indexes = Vec::new();
         let mut more = false;
         for (offer, suite) in offers.iter().zip(suites.iter()) {
@@ -358,8 +369,8 @@ pub fn fetch(
     Ok(refusals)
 }
 
-/// The suites without a required index that names files, by their place, with the errors.
-pub fn unreadable_suites(
+/// Suites that lack a required index naming files, by their place among the offers, with the errors.
+pub(super) fn unreadable_suites(
     offers: &[OfferedSuite],
     suites: &[SuiteIndexes],
     refusals: &Refusals,
@@ -371,12 +382,12 @@ pub fn unreadable_suites(
     offers.iter().zip(suites).enumerate().filter_map(of_suite).collect()
 }
 
-/// The mirrors agree that a file is not there.
-pub const HINT_IGNORE_MISSING: &str = "if the archive lost it for good, --ignore-missing publishes the rest";
+/// Hint for files that no mirror has.
+pub(super) const HINT_IGNORE_MISSING: &str = "if the archive lost it for good, --ignore-missing publishes the rest";
 
-/// The error for a required index without any form.
+/// Error for a required index that no mirror has in any form.
 fn unreadable(offer: &OfferedSuite, suite: &SuiteIndexes, want: &WantedIndex, refusals: &Refusals) -> CommandError {
-    // If several are missing, a wrong one says most.
+    // If several are missing, wrong content says more than a missing index.
     let missing = || suite.wants.iter().filter(|want| want.reading.is_some() && !suite.has(want));
     let is_wrong = |want: &&WantedIndex| refusals.of(&mut std::iter::once(want.sha256)).is_some_and(|one| one.is_wrong);
     let received = |want: &WantedIndex| suite.forms(want).any(|sha256| suite.have.contains(&sha256));
@@ -409,20 +420,25 @@ fn unreadable(offer: &OfferedSuite, suite: &SuiteIndexes, want: &WantedIndex, re
     if is_absent { error.hint(HINT_IGNORE_MISSING) } else { error }
 }
 
-/// The plan of all suites whose indexes can be read, what was left out of it, and the refusals of the other suites.
-pub struct Planned {
-    /// The plan.
+/// Plan of all suites whose indexes can be read, and the reports about the rest.
+pub(super) struct Planned {
+    /// Files that the indexes name and the filters want.
     pub plan: Plan,
-    /// Lines about entries that nobody can vouch for, and about contents that the archive does not serve.
+    /// Lines about entries that cannot be verified, and about contents that the archive does not serve.
     pub left_out: Vec<String>,
-    /// Suites that cannot be published, by their place, with the reasons.
+    /// Suites that cannot be published, by their place among the offers, with the reasons.
     pub refused: Vec<(usize, CommandError)>,
 }
 
-/// Reads all indexes into a plan. `ids` are the numbers of the suites in the state; the suites of `refused` are left
-/// out, and those with an index that cannot be read are added to it.
+/// Reads all indexes into a plan. `ids` are the numbers of the suites in the state. Suites in `refused` are left out;
+/// suites with an unreadable index are added to it.
+///
+/// # Errors
+///
+/// `Verification` if the plan exceeds a limit, or a suite that stays needs other content than the archive serves.
+/// `Disk` if a file cannot be read, `Interrupted` if a signal arrived. An unreadable index refuses its suite only.
 #[allow(clippy::too_many_arguments)]
-pub fn plan(
+pub(super) fn plan(
     settings: &MirrorSettings,
     offers: &[OfferedSuite],
     suites: &[SuiteIndexes],
@@ -432,7 +448,7 @@ pub fn plan(
     stop: &Stop,
     events: &mut dyn Events,
 ) -> Result<Planned, CommandError> {
-    // Again from the start when a suite is refused: its files must not be in the plan.
+    // Starts again when a suite is refused, because the plan must not have its files.
     let (mut builder, mut left_out) = loop {
         let mut builder = PlanBuilder::new(settings.filters.clone());
         let mut left_out = Vec::new();
@@ -481,7 +497,7 @@ fn read_suite(
                 .context("the index is signed: the archive itself is at fault")
         };
         let mut file = None;
-        // A dry run fetches into its working directory, and keeps a wrong file in the mirror.
+        // A dry run fetches into its working directory; a wrong file in the mirror stays.
         for root in [&session.directories.work, &session.own] {
             if file.is_none() {
                 file = root.open_file(&index_path(want.sha256)).map_err(|error| disk(&error))?;
@@ -503,7 +519,7 @@ fn read_suite(
         let tally = read_index(builder, index, reading, &path, want.form, limit, input).map_err(|error| bad(&error))?;
         if tally.is_mostly_odd() {
             let all = units::several(tally.entries, "entry", "entries");
-            let error = bad(&format_args!("{} of {all} cannot be used: this would be no mirror", tally.odd));
+            let error = bad(&format_args!("{} of {all} cannot be used: too many for a usable mirror", tally.odd));
             let error = tally.lines.into_iter().fold(error, CommandError::context);
             return Err(error.hint("--exclude leaves out packages before they are judged"));
         }

@@ -1,9 +1,8 @@
-//! The names of a published suite: its directory, and links to it.
+//! Names of a published suite: its directory, and links to it.
 //!
-//! The real directory is the codename, the suite's name a link to it, as on Debian's
-//! servers. Not every archive fits: Ubuntu's pockets share one codename, security
-//! suites up to buster have a slash, older trees have a real directory called after the
-//! suite. A directory that exists is never replaced by a link.
+//! The directory is named by the codename, and the suite's name is a link to it, as on Debian's servers. Not every
+//! archive fits: Ubuntu's pockets share one codename, security suites up to buster have a slash, and older trees have a
+//! real directory named by the suite. An existing directory is never replaced by a link.
 
 use std::collections::BTreeSet;
 
@@ -17,47 +16,47 @@ use super::tree::Tree;
 
 /// The directory and the links of a suite.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Layout {
-    /// The real directory below the mirror's: `dists/trixie`; empty for a flat repository at the root.
+pub(crate) struct Layout {
+    /// Path of the real directory, relative to the mirror: `dists/trixie`. Empty for a flat repository at the root.
     pub directory: String,
     /// Links with their targets, such as `dists/stable` → `trixie`.
     pub links: Vec<(String, String)>,
 }
 
 impl Layout {
-    /// The directory of the request alone, for a Release that has other names.
-    pub fn as_requested(requested: &str) -> Layout {
+    /// Layout by the requested name alone, for a Release with other names.
+    pub(crate) fn as_requested(requested: &str) -> Layout {
         Layout { directory: format!("dists/{requested}"), links: Vec::new() }
     }
 
-    /// A path below the suite's directory, as one below the mirror's.
-    pub fn path(&self, name: &str) -> String {
+    /// Converts a path relative to the suite's directory into one relative to the mirror.
+    pub(crate) fn path(&self, name: &str) -> String {
         below(&self.directory, name)
     }
 }
 
 /// A path below a suite's directory, which may be the mirror's own.
-pub fn below(directory: &str, name: &str) -> String {
+pub(crate) fn below(directory: &str, name: &str) -> String {
     if directory.is_empty() { name.to_owned() } else { format!("{directory}/{name}") }
 }
 
-/// What the paths of files begin with that a mirror writes, with suites in these directories. A flat repository at the top has
-/// its files anywhere.
-pub fn written_below<'a>(directories: impl Iterator<Item = &'a str>) -> BTreeSet<String> {
+/// Prefixes of the paths that a mirror with suites in these directories writes to. A flat repository at the top has
+/// files at any path.
+pub(crate) fn written_below<'a>(directories: impl Iterator<Item = &'a str>) -> BTreeSet<String> {
     let flat = directories.filter(|directory| *directory != "dists" && !directory.starts_with("dists/"));
     let below: BTreeSet<String> =
         flat.map(|directory| below(directory, "")).chain(["dists/", "pool/"].map(str::to_owned)).collect();
     if below.contains("") { BTreeSet::from([String::new()]) } else { below }
 }
 
-/// Whether this directory is, or is in, that of the snapshots of a mirror in a bucket.
-pub fn is_of_snapshots(directory: &str) -> bool {
+/// Whether this directory is the snapshot directory of a mirror in a bucket, or below it.
+pub(crate) fn is_of_snapshots(directory: &str) -> bool {
     is_within(directory, SNAPSHOTS)
 }
 
 /// The names of a suite, by the request and by its Release.
 struct Names<'a> {
-    /// The name of its directory.
+    /// Name of the real directory.
     real: &'a str,
     /// The other name, if it has one.
     other: Option<&'a str>,
@@ -67,7 +66,7 @@ struct Names<'a> {
 
 impl<'a> Names<'a> {
     fn of(requested: &'a str, release: &'a Release, has_snapshots: bool) -> Names<'a> {
-        // A name that is no path cannot be a directory; the field is then as good as missing.
+        // A name that is not a valid path cannot be a directory, so the field counts as missing.
         let is_usable = |name: &&str| {
             path::check(name).is_ok()
                 && !name.contains('/')
@@ -86,9 +85,10 @@ impl<'a> Names<'a> {
     }
 }
 
-/// The name of a suite in this one's directory, if it was requested under a third name. It may be this suite, renamed
-/// since, as Debian's `testing` becomes `stable`; or two suites of an archive have one codename.
-pub fn rival<'s>(requested: &str, release: &Release, state: &'s State, has_snapshots: bool) -> Option<&'s str> {
+/// Requested name of the suite that occupies this one's directory, if it was requested by a third name. It may be the
+/// same suite, renamed since, as Debian's `testing` becomes `stable`. Or two suites of an archive have the same
+/// codename.
+pub(crate) fn rival<'s>(requested: &str, release: &Release, state: &'s State, has_snapshots: bool) -> Option<&'s str> {
     if requested.ends_with('/') {
         return None;
     }
@@ -99,12 +99,12 @@ pub fn rival<'s>(requested: &str, release: &Release, state: &'s State, has_snaps
     is_third.then_some(there)
 }
 
-/// The names of the suite `requested`; a slash at the end means a flat repository. If its directory is `taken` by another
-/// suite, it gets its requested name.
+/// Layout of the suite `requested`; a slash at the end means a flat repository. If another suite has `taken` its
+/// directory, it gets a directory of its requested name.
 ///
 /// # Errors
-/// A file or directory of the mirror cannot be read.
-pub fn layout(requested: &str, release: &Release, taken: bool, tree: &dyn Tree) -> Result<Layout, FileError> {
+/// [`FileError`] if a file or directory of the mirror cannot be read.
+pub(crate) fn layout(requested: &str, release: &Release, taken: bool, tree: &dyn Tree) -> Result<Layout, FileError> {
     if requested.ends_with('/') {
         let directory = requested.trim_start_matches("./").trim_end_matches('/');
         let directory = if directory == "." { "" } else { directory };
@@ -130,7 +130,7 @@ pub fn layout(requested: &str, release: &Release, taken: bool, tree: &dyn Tree) 
         // If both directories exist, the requested one is updated.
         Layout { directory: format!("dists/{requested}"), links: Vec::new() }
     } else if other_is_there {
-        // A tree of another tool has the names swapped: kept.
+        // In a tree of another tool, the names are swapped; that stays.
         under(other, real)
     } else {
         under(real, other)
@@ -138,35 +138,35 @@ pub fn layout(requested: &str, release: &Release, taken: bool, tree: &dyn Tree) 
 }
 
 /// The target of a link to this directory.
-pub fn link_target(directory: &str) -> &str {
+pub(crate) fn link_target(directory: &str) -> &str {
     let below = directory.strip_prefix("dists/").unwrap_or(directory);
     below.split_once('/').map_or(below, |(base, _)| base)
 }
 
-/// Whether this directory has the name of the link, or is below it.
-pub fn is_within(directory: &str, link: &str) -> bool {
+/// Whether this directory is at the link, or below it.
+pub(crate) fn is_within(directory: &str, link: &str) -> bool {
     directory.strip_prefix(link).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// A link of a suite that is missing or has another target.
 #[derive(Debug, PartialEq, Eq)]
-pub struct BrokenLink<'a> {
-    /// The suite's directory.
+pub(crate) struct BrokenLink<'a> {
+    /// Directory of the suite, relative to the mirror.
     pub directory: &'a str,
-    /// The link.
+    /// Path of the link, relative to the mirror.
     pub link: &'a str,
-    /// Its target.
+    /// Target that the link should have.
     pub target: &'a str,
-    /// Its target on disk, if it exists.
+    /// Target that the link has, if it exists.
     pub found: Option<String>,
 }
 
-/// The broken links of these suites. A link of two suites may lead to either; a link in whose place a suite was published
-/// does not count.
+/// Broken links of these suites. A link that two suites share may lead to either. A link does not count if a suite was
+/// published in its place.
 ///
 /// # Errors
-/// A file or directory of the mirror cannot be read.
-pub fn broken_links<'a>(tree: &dyn Tree, suites: &'a [SuiteRecord]) -> Result<Vec<BrokenLink<'a>>, FileError> {
+/// [`FileError`] if a file or directory of the mirror cannot be read.
+pub(crate) fn broken_links<'a>(tree: &dyn Tree, suites: &'a [SuiteRecord]) -> Result<Vec<BrokenLink<'a>>, FileError> {
     let mut lost = Vec::new();
     let published = || suites.iter().filter(|suite| !suite.retired);
     for suite in published() {
@@ -186,8 +186,7 @@ pub fn broken_links<'a>(tree: &dyn Tree, suites: &'a [SuiteRecord]) -> Result<Ve
     Ok(lost)
 }
 
-/// Whether the codename alone tells the suite: not when Ubuntu calls the suite
-/// `noble-updates` and the codename `noble`.
+/// Whether the codename identifies the suite. Not if Ubuntu calls the suite `noble-updates` and the codename `noble`.
 fn names_suite(codename: &str, suite: Option<&str>) -> bool {
     suite.is_none_or(|suite| !suite.strip_prefix(codename).is_some_and(|rest| rest.starts_with('-')))
 }
@@ -282,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn two_suites_that_claim_one_codename() {
+    fn a_second_suite_of_a_codename_keeps_its_requested_name() {
         let directory = tempfile::tempdir().unwrap();
         let root = Root::open(directory.path()).unwrap();
         let record = |directory: &str, requested: &str| SuiteRecord {

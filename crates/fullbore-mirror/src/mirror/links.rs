@@ -10,14 +10,14 @@ use fullbore_engine::files::{FileError, Kind};
 
 use super::tree::{Status, Tree};
 
-/// Links followed in one path, as in Linux (path_resolution(7)).
+/// Maximum number of links in one path, as in Linux (path_resolution(7)).
 const LINKS_MAX: usize = 40;
 
-/// The real path of a file; `None` if nothing is there, or it is outside the mirror.
+/// Real path of a file; `None` if it does not exist, or is outside of the mirror.
 ///
 /// # Errors
-/// A file or directory of the mirror cannot be read.
-pub fn resolve(tree: &dyn Tree, path: &str) -> Result<Option<String>, FileError> {
+/// [`FileError`] if a file or directory of the mirror cannot be read.
+pub(crate) fn resolve(tree: &dyn Tree, path: &str) -> Result<Option<String>, FileError> {
     let mut ahead: VecDeque<String> = path.split('/').map(str::to_owned).collect();
     let mut real: Vec<String> = Vec::new();
     let mut links = 0;
@@ -47,8 +47,8 @@ pub fn resolve(tree: &dyn Tree, path: &str) -> Result<Option<String>, FileError>
 /// The status of a file, with its real path if links lead to it.
 ///
 /// # Errors
-/// A file or directory of the mirror cannot be read.
-pub fn follow(tree: &dyn Tree, path: &str) -> Result<Option<(Status, Option<String>)>, FileError> {
+/// [`FileError`] if a file or directory of the mirror cannot be read.
+pub(crate) fn follow(tree: &dyn Tree, path: &str) -> Result<Option<(Status, Option<String>)>, FileError> {
     match tree.stat(path) {
         Ok(Some(status)) if status.kind == Kind::Symlink => {}
         Err(FileError::Symlink { .. }) => {}
@@ -58,22 +58,22 @@ pub fn follow(tree: &dyn Tree, path: &str) -> Result<Option<(Status, Option<Stri
     Ok(tree.stat(&real)?.map(|status| (status, Some(real))))
 }
 
-/// As [`Tree::stat`], but `None` behind a link.
+/// Like [`Tree::stat`], but `None` for a path behind a link.
 ///
 /// # Errors
-/// A file or directory of the mirror cannot be read.
-pub fn stat(tree: &dyn Tree, path: &str) -> Result<Option<Status>, FileError> {
+/// [`FileError`] if a file or directory of the mirror cannot be read.
+pub(crate) fn stat(tree: &dyn Tree, path: &str) -> Result<Option<Status>, FileError> {
     match tree.stat(path) {
         Err(FileError::Symlink { .. }) => Ok(None),
         other => other,
     }
 }
 
-/// The first link between `directory` and a path below it.
+/// First symbolic link between `directory` and a path below it.
 ///
 /// # Errors
-/// A file or directory of the mirror cannot be read.
-pub fn first_link<'p>(tree: &dyn Tree, directory: &str, path: &'p str) -> Result<Option<&'p str>, FileError> {
+/// [`FileError`] if a file or directory of the mirror cannot be read.
+pub(crate) fn first_link<'p>(tree: &dyn Tree, directory: &str, path: &'p str) -> Result<Option<&'p str>, FileError> {
     let below = if directory.is_empty() { 0 } else { directory.len() + 1 };
     for (slash, _) in path.match_indices('/').filter(|(slash, _)| *slash > below) {
         if tree.read_link(&path[..slash])?.is_some() {

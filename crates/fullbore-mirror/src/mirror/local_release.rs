@@ -1,6 +1,6 @@
 //! The signed Release in a suite's directory.
 //!
-//! It may differ from the recorded one: the tree is of another program, the state was lost, or an older state was
+//! It differs from the recorded one if the tree belongs to another program, the state was lost, or an older state was
 //! restored. If its signature is valid, no older Release replaces it (M10).
 
 use fullbore_debian::release::Release;
@@ -11,16 +11,16 @@ use fullbore_engine::files::FileError;
 use super::layout::below;
 use super::tree::Tree;
 
-/// A file that identifies a state of a suite: `InRelease`, or `Release` where there is none.
-pub struct LocalRelease {
+/// File that identifies a state of a suite: `InRelease`, or `Release` if there is none.
+pub(super) struct LocalRelease {
     name: &'static str,
     content: Vec<u8>,
     directory: String,
 }
 
-/// A signature that could not be checked.
+/// Why a signature could not be checked.
 #[derive(Debug, thiserror::Error)]
-pub enum LocalReleaseError {
+pub(super) enum LocalReleaseError {
     /// The directory cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
@@ -30,11 +30,11 @@ pub enum LocalReleaseError {
 }
 
 impl LocalRelease {
-    /// Reads the Release of a directory, if there is one.
+    /// Reads the Release of a directory; `None` if it has none.
     ///
     /// # Errors
-    /// A file or directory of the mirror cannot be read.
-    pub fn read(tree: &dyn Tree, directory: &str) -> Result<Option<LocalRelease>, FileError> {
+    /// [`FileError`] if a file or directory of the mirror cannot be read.
+    pub(super) fn read(tree: &dyn Tree, directory: &str) -> Result<Option<LocalRelease>, FileError> {
         for name in ["InRelease", "Release"] {
             if let Some(content) = content(tree, directory, name, RELEASE_BYTES_MAX)? {
                 return Ok(Some(LocalRelease { name, content, directory: directory.to_owned() }));
@@ -43,21 +43,22 @@ impl LocalRelease {
         Ok(None)
     }
 
-    /// Its hash, as recorded in the state.
-    pub fn identity(&self) -> Sha256 {
+    /// SHA-256 of the file, as recorded in the state.
+    pub(super) fn identity(&self) -> Sha256 {
         Sha256::of(&self.content)
     }
 
-    /// Parses it without a look at its signature.
-    pub fn release(&self) -> Option<Release> {
+    /// Parses the Release without checking its signature.
+    pub(super) fn release(&self) -> Option<Release> {
         Release::parse(&SignedText::trusted(&self.content).ok()?).ok()
     }
 
     /// Its `Date` in Unix seconds, if it is validly signed. Without a verifier it is trusted.
     ///
     /// # Errors
-    /// When this machine cannot check signatures.
-    pub fn date(&self, tree: &dyn Tree, verifier: Option<&Verifier>) -> Result<Option<i64>, LocalReleaseError> {
+    /// [`LocalReleaseError`] if this machine cannot check signatures, or a file cannot be read. An invalid signature is
+    /// `None`.
+    pub(super) fn date(&self, tree: &dyn Tree, verifier: Option<&Verifier>) -> Result<Option<i64>, LocalReleaseError> {
         let text = match (verifier, self.name) {
             (None, _) => SignedText::trusted(&self.content),
             (Some(verifier), "InRelease") => verifier.verify_inrelease(&self.content),

@@ -1,7 +1,7 @@
-//! One run at a time in a directory.
+//! Lock of a mirror's directory: one run at a time.
 //!
-//! The lock is the kernel's (`flock` on `.fullbore/lock`): it ends with the process that holds it, so the file of a
-//! killed run locks nothing (M16). The file holds the pid for error messages only.
+//! The lock is the kernel's (`flock` on `.fullbore/lock`). It ends with the process that holds it, so the file of a
+//! killed run locks nothing (M16). The file contains the pid, for error messages only.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -12,30 +12,30 @@ use fullbore_engine::run::error::{CommandError, ErrorKind};
 use super::session::disk;
 use super::state::OWN_DIRECTORY;
 
-/// The lock file.
+/// Path of the lock file.
 const LOCK_PATH: &str = ".fullbore/lock";
-/// Bytes read of the lock file: a pid and a newline.
+/// Maximum bytes read of the lock file: a pid and a newline.
 const PID_BYTES_MAX: u64 = 32;
 
-/// A directory that cannot be locked.
+/// Why a directory cannot be locked.
 #[derive(Debug, thiserror::Error)]
-pub enum LockError {
+pub(crate) enum LockError {
     /// Another run holds it.
     #[error("{directory} is in use by another run{}", .pid.map_or(String::new(), |pid| format!(", process {pid}")))]
     Held {
         /// The mirror's directory.
         directory: String,
-        /// The holder's pid, if the file has it.
+        /// Process id of the holder, if the file contains it.
         pid: Option<u32>,
     },
-    /// An error of the file system.
+    /// The lock file cannot be opened or locked.
     #[error(transparent)]
     File(#[from] FileError),
 }
 
-/// The lock, held until dropped.
+/// Lock of a directory, held until dropped.
 #[derive(Debug)]
-pub struct Lock {
+pub(crate) struct Lock {
     _file: File,
 }
 
@@ -43,8 +43,9 @@ impl Lock {
     /// Takes the lock of this directory.
     ///
     /// # Errors
-    /// [`LockError::Held`] with the holder's pid; errors of the file system.
-    pub fn take(root: &Root) -> Result<Lock, LockError> {
+    /// [`LockError::Held`] with the holder's pid if another run holds the lock, [`LockError::File`] if the lock file
+    /// cannot be opened.
+    pub(crate) fn take(root: &Root) -> Result<Lock, LockError> {
         root.create_directory(OWN_DIRECTORY, 0o700)?;
         let Some(file) = root.lock(LOCK_PATH)? else {
             let pid = root.read(LOCK_PATH, PID_BYTES_MAX)?.and_then(|text| String::from_utf8(text).ok());
@@ -57,11 +58,11 @@ impl Lock {
     }
 }
 
-/// As [`Lock::take`]; an error is as the person sees it.
+/// Like [`Lock::take`], with the error of a command.
 ///
 /// # Errors
-/// [`ErrorKind::Locked`], [`ErrorKind::Disk`].
-pub fn take_lock(root: &Root) -> Result<Lock, CommandError> {
+/// [`ErrorKind::Locked`] if another run holds the lock, [`ErrorKind::Disk`] if the lock file cannot be opened.
+pub(crate) fn take_lock(root: &Root) -> Result<Lock, CommandError> {
     Lock::take(root).map_err(|error| match error {
         LockError::Held { .. } => {
             CommandError::new(ErrorKind::Locked, &error).hint("wait for it to end, or mirror into another directory")
@@ -70,7 +71,7 @@ pub fn take_lock(root: &Root) -> Result<Lock, CommandError> {
     })
 }
 
-/// Always of one length: truncating the file makes some file systems wait for their journal.
+/// Writes the pid at a fixed length: truncating the file would make some file systems wait for their journal.
 fn note_pid(file: &File) -> std::io::Result<()> {
     let line = format!("{:>10}\n", std::process::id());
     file.write_all_at(line.as_bytes(), 0)?;

@@ -1,7 +1,8 @@
-//! The membership of a file: the suites that name it, and those that stopped naming it.
+//! Membership of a file: the suites that name it, and the suites that stopped naming it.
 //!
 //! Thousands of files share one membership ("named by bookworm and bookworm-updates", "left bookworm with its
-//! generation 12"). So the state has a small table, and each file has a number. Retention depends on memberships alone.
+//! generation 12"). So the state has a small table of memberships, and each file has a number in it. Retention depends
+//! on memberships only.
 
 use std::collections::HashMap;
 
@@ -9,50 +10,50 @@ use serde::{Deserialize, Serialize};
 
 use super::retention::Retention;
 
-/// Number of a suite in the state's header.
-pub type SuiteId = u16;
+/// Number of a suite: its index in the state's header.
+pub(crate) type SuiteId = u16;
 
-/// Distinct memberships in one state. A year of hourly updates of ten suites with the
-/// default retention stays below 2,000; a damaged header must not ask for more memory.
-pub const MEMBERSHIPS_MAX: usize = 1 << 20;
+/// Maximum number of distinct memberships in one state. A year of hourly updates of ten suites with the default
+/// retention stays below 2,000. The limit keeps a damaged header from allocating more memory.
+pub(crate) const MEMBERSHIPS_MAX: usize = 1 << 20;
 
 /// A suite that stopped naming a file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Departure {
-    /// The suite.
+    /// Number of the suite.
     pub suite: SuiteId,
-    /// The first generation of that suite without the file.
+    /// First generation of that suite without the file.
     pub generation: u32,
-    /// When that generation was published, Unix seconds.
+    /// Time at which that generation was published, in Unix seconds.
     pub at: i64,
 }
 
 /// The suites of a group of files.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Membership {
-    /// Suites whose present generation names the file; sorted, no duplicates.
+pub(crate) struct Membership {
+    /// Suites whose current generation names the file; sorted, without duplicates.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub members: Vec<SuiteId>,
-    /// Suites that named it before; one entry per suite, sorted.
+    /// Suites that named the file before; one entry per suite, sorted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left: Vec<Departure>,
-    /// Accepted by an unsigned index.
+    /// Whether only an unsigned index named the file.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unsigned: bool,
-    /// No suite names the file and its retention is over; the header's `removal` says whether it is deleted.
+    /// Whether no suite names the file and its retention is over. The header's `removal` tells whether it is deleted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub expired: bool,
 }
 
 impl Membership {
-    /// A file named by one suite.
+    /// Makes the membership of a file that one suite names.
     #[cfg(test)]
-    pub fn member(suite: SuiteId, unsigned: bool) -> Self {
+    pub(crate) fn member(suite: SuiteId, unsigned: bool) -> Self {
         Membership { members: vec![suite], unsigned, ..Membership::default() }
     }
 
     /// Adds a suite that names the file.
-    pub fn join(&mut self, suite: SuiteId) {
+    pub(crate) fn join(&mut self, suite: SuiteId) {
         if let Err(at) = self.members.binary_search(&suite) {
             self.members.insert(at, suite);
         }
@@ -60,8 +61,8 @@ impl Membership {
         self.expired = false;
     }
 
-    /// Records that a member stopped naming the file; no effect for other suites.
-    pub fn leave(&mut self, left: Departure) {
+    /// Records that a member stopped naming the file. No effect for other suites.
+    pub(crate) fn leave(&mut self, left: Departure) {
         let Ok(at) = self.members.binary_search(&left.suite) else { return };
         self.members.remove(at);
         self.left.retain(|other| other.suite != left.suite);
@@ -69,23 +70,23 @@ impl Membership {
         self.left.insert(at, left);
     }
 
-    /// Drops departures whose retention is over, and sets `expired` when no suite is left.
-    pub fn age(&mut self, retention: &Retention, generation_of: impl Fn(SuiteId) -> Option<u32>, now: i64) {
+    /// Removes departures whose retention is over, and sets `expired` if no suite is left.
+    pub(crate) fn age(&mut self, retention: &Retention, generation_of: impl Fn(SuiteId) -> Option<u32>, now: i64) {
         self.left.retain(|left| !retention.is_over(left, generation_of(left.suite), now));
         self.expired = self.members.is_empty() && self.left.is_empty();
     }
 }
 
-/// Memberships by number, without duplicates.
+/// Table of memberships by number, without duplicates.
 #[derive(Debug, Clone, Default)]
-pub struct MembershipTable {
+pub(crate) struct MembershipTable {
     memberships: Vec<Membership>,
     numbers: HashMap<Membership, u32>,
 }
 
 impl MembershipTable {
-    /// The number of a membership, added if it is new.
-    pub fn intern(&mut self, membership: Membership) -> u32 {
+    /// Number of a membership; adds it if it is new.
+    pub(crate) fn intern(&mut self, membership: Membership) -> u32 {
         if let Some(&number) = self.numbers.get(&membership) {
             return number;
         }
@@ -96,7 +97,7 @@ impl MembershipTable {
     }
 
     /// All memberships; the index is the number.
-    pub fn as_slice(&self) -> &[Membership] {
+    pub(crate) fn as_slice(&self) -> &[Membership] {
         &self.memberships
     }
 }

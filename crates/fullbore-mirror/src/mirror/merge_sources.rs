@@ -1,7 +1,7 @@
-//! Merges sources of one suite: it is requested and published once.
+//! Merges the sources of one suite, so that it is requested and published once.
 //!
-//! Several `deb` lines may name one suite, and a suite has two names (`stable` and `trixie`). Its directory holds one
-//! Release, so the union of the selections is mirrored.
+//! Several `deb` lines may name one suite, and a suite has two names (`stable` and `trixie`). Its directory contains
+//! one Release, so the union of the selections is mirrored.
 
 use fullbore_apt::signed_release::ReceivedRelease;
 use fullbore_debian::release_date::DateCheck;
@@ -15,16 +15,16 @@ use super::offer::NOTHING_PUBLISHED;
 use super::select::Selection;
 use crate::settings::SourceSpec;
 
-/// A suite to request.
-pub struct WantedSuite<'a> {
-    /// Its name.
+/// A suite to request, with its sources.
+pub(super) struct WantedSuite<'a> {
+    /// Name of the suite, as requested.
     pub suite: &'a str,
     /// Its sources: at least one, all with the same trust settings.
     pub sources: Vec<&'a SourceSpec>,
 }
 
 /// The suites of these sources; a suite appears once per trust setting.
-pub fn wanted_suites(sources: &[SourceSpec]) -> Vec<WantedSuite<'_>> {
+pub(super) fn wanted_suites(sources: &[SourceSpec]) -> Vec<WantedSuite<'_>> {
     let mut wanted_suites: Vec<WantedSuite<'_>> = Vec::new();
     for source in sources {
         for suite in &source.suites {
@@ -40,27 +40,27 @@ pub fn wanted_suites(sources: &[SourceSpec]) -> Vec<WantedSuite<'_>> {
     wanted_suites
 }
 
-/// A received suite with its directory in the mirror.
-pub struct Candidate {
-    /// The requested name.
+/// A received suite, with its directory in the mirror.
+pub(super) struct Candidate {
+    /// Name of the suite, as requested.
     pub requested: String,
-    /// The host that sent it.
+    /// Host that sent the signed files.
     pub host: HostId,
-    /// The parts to mirror: the union of these selections.
+    /// Parts to mirror: the union of these selections.
     pub selections: Vec<Selection>,
-    /// Its directory and links in the mirror.
+    /// Directory and links of the suite in the mirror.
     pub layout: Layout,
-    /// Its signed files.
+    /// Signed files of the suite, and their parsed Release.
     pub received: ReceivedRelease,
-    /// Their verifier.
+    /// Verifier of the signed files; `None` for a trusted source.
     pub verifier: Option<Verifier>,
-    /// Its date check.
+    /// Date limits of the source.
     pub check: DateCheck,
 }
 
 impl Candidate {
-    /// Hash of the file that identifies this state of the suite.
-    pub fn identity(&self) -> Sha256 {
+    /// SHA-256 of the file that identifies this state of the suite.
+    pub(super) fn identity(&self) -> Sha256 {
         self.received.files.first().map_or(Sha256::EMPTY, |(_, content)| Sha256::of(content))
     }
 
@@ -89,8 +89,8 @@ impl Candidate {
 /// Merges suites with the same directory.
 ///
 /// # Errors
-/// When their Releases differ: two suites with one name, or an archive that changed meanwhile.
-pub fn join(candidates: Vec<Candidate>) -> Result<Vec<Candidate>, CommandError> {
+/// `Verification` if Releases for one directory differ: two suites have one name, or the archive changed meanwhile.
+pub(super) fn join(candidates: Vec<Candidate>) -> Result<Vec<Candidate>, CommandError> {
     let mut joined: Vec<Candidate> = Vec::new();
     for candidate in candidates {
         match joined.iter_mut().find(|other| other.layout.directory == candidate.layout.directory) {

@@ -1,7 +1,7 @@
 //! The signed `Release` of each suite: fetched, verified, compared with the mirrored one.
 //!
-//! A run follows the origin's Releases. Only if the origin is unusable, it takes the newest validly signed Release of
-//! the other mirrors.
+//! A run follows the Releases of the origin. Only if the origin is unusable, it takes the newest validly signed Release
+//! of the other mirrors.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -35,70 +35,72 @@ use super::session::{Session, disk};
 use super::state::{OWN_DIRECTORY, OfferedRelease, ReleaseChange, State, StateError, date};
 use crate::settings::{Kind, MirrorSettings, SourceSpec};
 
-/// The first `--from`.
+/// Host number of the origin, the first `--from`.
 const ORIGIN: HostId = 0;
 
-/// Longest wait for a busy origin without other mirrors: as long as for files …
+/// Maximum wait for a busy origin if there are no other mirrors; the same as for files.
 const ORIGIN_PATIENCE_ALONE: Duration = Duration::from_secs(300);
 
-/// … and with other mirrors.
+/// Maximum wait for a busy origin if there are other mirrors.
 const ORIGIN_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Longest wait for another mirror, and for side files, which a mirror need not have.
+/// Maximum wait for another mirror, and for side files, which a mirror need not have.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Longest wait for the side files of all suites after everything else has arrived.
+/// Maximum wait for the side files of all suites after everything else has arrived.
 const SIDE_FILES_WITHIN: Duration = Duration::from_secs(30);
 
-/// A suite as the mirrors offer it now.
-pub struct OfferedSuite {
-    /// The requested name.
+/// A suite as the mirrors currently offer it.
+pub(crate) struct OfferedSuite {
+    /// Name of the suite, as requested.
     pub requested: String,
-    /// The host that offers it: the origin, or a mirror in its place.
+    /// Host that offers it: the origin, or a mirror in place of it.
     pub host: HostId,
-    /// Its directory on the mirrors, with a slash at its end or empty.
+    /// Directory of the suite on the mirrors, empty or with a slash at the end.
     pub remote: String,
-    /// The parts to mirror: the union of these selections.
+    /// Parts to mirror: the union of these selections.
     pub selections: Vec<Selection>,
-    /// Its directory and links in the mirror.
+    /// Directory and links of the suite in the mirror.
     pub layout: Layout,
-    /// The verified Release.
+    /// The verified and parsed Release.
     pub release: Release,
-    /// Whether its signature was verified.
+    /// Whether the signature of the Release was verified.
     pub signed: bool,
-    /// The change from the mirrored Release.
+    /// Change from the mirrored Release to this one.
     pub change: ReleaseChange,
-    /// Hash of the file that identifies this state of the suite.
+    /// SHA-256 of the file that identifies this state of the suite.
     pub identity: Sha256,
-    /// Settings that decide which files are mirrored.
+    /// Fingerprint of the settings that decide which files are mirrored.
     pub fingerprint: Sha256,
-    /// The Release on disk is validly signed and differs from the recorded one.
+    /// Whether the Release on disk is validly signed and differs from the recorded one.
     pub overtaken: bool,
-    /// A Release is on disk that the state does not record.
+    /// Whether a Release is on disk that the state does not record.
     pub is_found: bool,
-    /// The files themselves: name and content.
+    /// Signed files: name and content.
     pub files: Vec<(&'static str, Vec<u8>)>,
-    /// `Last-Modified` of the origin, Unix seconds, for the next conditional request; without one, the Release's date.
+    /// `Last-Modified` of the origin in Unix seconds, for the next conditional request. If there is none, the date of
+    /// the Release.
     pub modified: i64,
-    /// The origin's `ETag`, for the same purpose. It also detects an older file.
+    /// `ETag` of the origin, for the next conditional request. It also detects an older file.
     pub tag: Option<EntityTag>,
     text: SignedText,
     verifier: Option<Verifier>,
 }
 
-/// The offered suites, and the errors of those that cannot be used: they stop no other.
-pub struct Offers {
-    /// Suites with a usable Release.
+/// Offered suites, and errors of unusable ones. An unusable suite does not stop the others.
+pub(crate) struct Offers {
+    /// Suites with a usable Release, after merging.
     pub suites: Vec<OfferedSuite>,
-    /// One error for each of the others.
+    /// Errors of the unusable suites, one for each.
     pub refused: Vec<CommandError>,
 }
 
 /// Fetches and verifies the Releases of all suites.
 ///
 /// # Errors
-/// A local error, or no suite is left; the first error with the messages of the others.
-pub fn fetch(
+/// A local error (`Disk`), `Interrupted`, or an error of [`join`]. If no suite is left, the first suite's error with
+/// the messages of the others.
+pub(crate) fn fetch(
     settings: &MirrorSettings,
     session: &Session,
     state: &State,
@@ -157,31 +159,36 @@ pub fn fetch(
     if suites.is_empty()
         && let Some(error) = together(std::mem::take(&mut refused))
     {
-        // An unreachable host goes without saying.
+        // Unreachable hosts change nothing, which needs no mention.
         return Err(if error.kind == ErrorKind::Network { error } else { error.context(NOTHING_PUBLISHED) });
     }
     Ok(Offers { suites, refused })
 }
 
-/// What a run did that ends before it publishes. An error of one suite does not say it: other suites may be published.
-pub const NOTHING_PUBLISHED: &str = "nothing was published or deleted";
+/// Context of an error that ends a run before it publishes. Errors of single suites do not have it, because other
+/// suites may be published.
+pub(crate) const NOTHING_PUBLISHED: &str = "nothing was published or deleted";
 
-/// The error again, if it concerns one suite alone; a local one ends the run.
-pub fn of_suite(error: CommandError) -> Result<CommandError, CommandError> {
+/// Returns the error as a value if it concerns only one suite.
+///
+/// # Errors
+///
+/// The given error, if it is local and so ends the run (`Disk`, `Interrupted`, `Locked`, `Partial` or `Internal`).
+pub(crate) fn of_suite(error: CommandError) -> Result<CommandError, CommandError> {
     match error.kind {
         ErrorKind::Network | ErrorKind::Stale | ErrorKind::Verification | ErrorKind::Usage => Ok(error),
         _ => Err(error),
     }
 }
 
-/// One error of several: the first, with the messages of the others.
-pub fn together(errors: Vec<CommandError>) -> Option<CommandError> {
+/// Combines errors: the first one, with the messages of the others as context.
+pub(crate) fn together(errors: Vec<CommandError>) -> Option<CommandError> {
     let mut errors = errors.into_iter();
     let first = errors.next()?;
     Some(errors.fold(first, |first, other| first.context(format_args!("and {}", other.message))))
 }
 
-/// The Release of the origin, or of another mirror in its place.
+/// The Release of the origin, or of another mirror if the origin is unusable.
 #[allow(clippy::too_many_arguments)]
 fn usable(
     settings: &MirrorSettings,
@@ -195,7 +202,7 @@ fn usable(
     warn: &mut dyn FnMut(String),
 ) -> Result<(ReceivedRelease, HostId), CommandError> {
     let accepted = match accept(answer, cached, verifier) {
-        // The local copy or an answer was altered: ask the origin alone, without a condition.
+        // The local copy or an answer was altered: the origin alone is asked, without a condition.
         Err(Refusal::Verification(..)) if cached.is_some() || !others(settings).is_empty() => {
             let again = receive(request(session, ORIGIN, suite, None, patience));
             let again = session.runtime.block_on(stop.or(again))?;
@@ -226,17 +233,17 @@ fn request<'a>(
     ReleaseRequest { fetcher: &session.site.fetcher, host, directory, cached, patience, others: 0..0, head_seen }
 }
 
-/// The other mirrors.
+/// Host numbers of the other mirrors.
 fn others(settings: &MirrorSettings) -> Range<HostId> {
     if settings.origin_only { 1..1 } else { 1..settings.origins.len() as HostId }
 }
 
-/// The address of a host without credentials.
+/// Address of a host, without credentials.
 fn shown(settings: &MirrorSettings, host: HostId) -> String {
     without_credentials(&settings.origins[usize::from(host)])
 }
 
-/// The error if this machine could not check a signature, probably for a full disk.
+/// Error if this machine cannot check a signature, probably because the disk is full.
 fn unwritable(suite: &str, why: &str) -> CommandError {
     CommandError::new(ErrorKind::Disk, format_args!("{suite}: the signature cannot be checked: {why}"))
         .context(NOTHING_PUBLISHED)
@@ -252,7 +259,7 @@ fn unverified(origin: &str, suite: &str, why: &str, hint: Option<&'static str>) 
     }
 }
 
-/// The newest valid Release of the other mirrors, and its host. A Release dated in the future counts only if there is no
+/// Newest valid Release of the other mirrors, and its host. A Release dated in the future counts only if there is no
 /// other.
 #[allow(clippy::too_many_arguments)]
 fn newest_of_others(
@@ -273,7 +280,7 @@ fn newest_of_others(
         let answer = receive(request(session, host, suite, None, PATIENCE));
         let answer = session.runtime.block_on(stop.or(answer))?;
         match accept(answer, None, verifier) {
-            // Nothing tells whether it is newer than what the origin had.
+            // Without a date, nothing shows whether it is newer than the origin's.
             Ok(received) if received.release.date.is_none() => {
                 refusals.push(format!(
                     "{}: its Release has no usable Date, and it is not the origin",
@@ -284,7 +291,7 @@ fn newest_of_others(
                 let rank = |received: &ReceivedRelease| check.rank(received.release.date);
                 let newer = best.as_ref().is_none_or(|(best, _)| rank(&received) > rank(best));
                 if newer {
-                    // The next run asks the origin again, for which this host's tag means nothing.
+                    // The next run asks the origin again, where the tag of this host has no meaning.
                     best = Some((ReceivedRelease { tag: None, ..received }, host));
                 }
             }
@@ -313,9 +320,9 @@ fn newest_of_others(
     for refusal in refusals {
         error = error.context(refusal);
     }
-    // An answer says more than a host that cannot be reached.
+    // An answer says more than an unreachable host.
     let order = [HINT_CREDENTIALS, HINT_ELSEWHERE, HINT_BUSY, HINT_ABSENT, HINT_TRUST, HINT_CERTIFICATE, HINT_REACH];
-    // What a store says is about this very address.
+    // Hints of a store concern its own address.
     let of_stores: BTreeSet<&str> = hints.iter().copied().filter(|hint| !order.contains(hint)).collect();
     if !of_stores.is_empty() {
         return Err(of_stores.into_iter().fold(error, CommandError::hint));
@@ -344,7 +351,7 @@ fn date_check(source: &SourceSpec, now: i64) -> DateCheck {
     DateCheck::new(now, source.check_date, source.max_future_s)
 }
 
-/// The received suite with its directory and selections; an error if it is dated in the future or has expired.
+/// The received suite with its directory and selections. An error if it is dated in the future or has expired.
 #[allow(clippy::too_many_arguments)]
 fn candidate(
     settings: &MirrorSettings,
@@ -361,7 +368,7 @@ fn candidate(
     let from = || format!("from {}", shown(settings, host));
     let is_of_another = check_suite(suite, release).err();
     if let Some(error) = &is_of_another {
-        // Some archives name all their suites alike; but nobody may serve another suite in the place of one that is here.
+        // Some archives give all their suites the same name. But no server may replace a present suite by another one.
         if names_itself(session, state, suite).map_err(|error| disk(&error))? {
             return Err(CommandError::usage(error)
                 .context(from())
@@ -418,7 +425,7 @@ fn candidate(
     Ok(Candidate { requested: suite.to_owned(), host, selections, layout, received, verifier, check })
 }
 
-/// Whether the Release that is mirrored for this request has the requested name.
+/// Whether the mirrored Release of this request has the requested name.
 fn names_itself(session: &Session, state: &State, requested: &str) -> Result<bool, FileError> {
     let mut records = state.header.suites.iter().filter(|suite| !suite.retired);
     let Some(record) = records.find(|suite| suite.requested == requested) else { return Ok(false) };
@@ -426,7 +433,7 @@ fn names_itself(session: &Session, state: &State, requested: &str) -> Result<boo
     Ok(here.and_then(|here| here.release()).is_some_and(|release| check_suite(requested, &release).is_ok()))
 }
 
-/// Whether the suite requested as `rival` still has the codename of this Release. If that is unknown, it has.
+/// Whether the suite requested as `rival` still has the codename of this Release; true if that cannot be determined.
 fn still_claims(
     session: &Session,
     host: HostId,
@@ -439,7 +446,7 @@ fn still_claims(
     Ok(accept(answer, None, verifier).map_or(true, |received| received.release.codename == release.codename))
 }
 
-/// Compares a suite with the mirrored one.
+/// Compares a candidate with the mirrored suite.
 fn judge(
     settings: &MirrorSettings,
     session: &Session,
@@ -453,7 +460,7 @@ fn judge(
     let fingerprint = fingerprint(&selections, &settings.filters);
     let unrecorded = unrecorded(session, state, &layout.directory)?;
     let is_recorded = state.suite(&layout.directory).is_some();
-    // The log covers a run that was killed while it published.
+    // If a run was killed while it published, the log explains the difference.
     let is_found = unrecorded.is_some() && !(is_recorded && state.marked);
     let date = |here: LocalRelease| here.date(&*session.tree, verifier.as_ref()).map_err(|error| disk(&error));
     let here = unrecorded.map(date).transpose()?.flatten();
@@ -489,7 +496,7 @@ fn judge(
     for link in links.iter().filter(|lost| lost.directory == layout.directory).map(|lost| lost.link) {
         let there = session.tree.stat(link).map_err(|error| disk(&error))?;
         if there.is_some_and(|status| status.kind == FileKind::Directory) {
-            warn(format!("{suite}: {link} is another program's directory now; it stays, and is no alias any more"));
+            warn(format!("{suite}: {link} is another program's directory now; it stays, and is not an alias any more"));
         } else if change == ReleaseChange::Unchanged || change == ReleaseChange::Unfinished {
             warn(format!("{suite}: the published {link} was changed; it is restored"));
         } else {
@@ -521,8 +528,8 @@ fn judge(
     })
 }
 
-/// The latest `Date` of suites in other directories that are here by the same requested name. An unsigned one does not
-/// count beside a signed offer.
+/// Latest `Date` of suites in other directories that were mirrored under the same requested name. Unsigned suites do
+/// not count if the offer is signed.
 fn successor(
     session: &Session,
     state: &State,
@@ -543,14 +550,14 @@ fn successor(
     Ok(latest)
 }
 
-/// The Release on disk, if the state records another or none.
+/// The Release on disk, if the state records another one or none.
 fn unrecorded(session: &Session, state: &State, directory: &str) -> Result<Option<LocalRelease>, CommandError> {
     let here = LocalRelease::read(&*session.tree, directory).map_err(|error| disk(&error))?;
     let recorded = state.suite(directory).map(|suite| suite.inrelease);
     Ok(here.filter(|here| recorded != Some(here.identity())))
 }
 
-/// The signed files on disk that differ from the published ones (M4).
+/// Names of the signed files on disk that differ from the published ones (M4).
 fn altered(
     session: &Session,
     state: &State,
@@ -574,7 +581,7 @@ fn altered(
             Some(release) => contradiction(&release, signature.as_deref(), text, verifier)
                 .map(|(name, _)| name)
                 .or_else(|| (verifier.is_some() && signature.is_none()).then_some("Release.gpg")),
-            // If both are missing, the state says whether they were published.
+            // If both are missing, the state tells whether they were published.
             None => (signature.is_some() || state.has_record(&session.own, &below(directory, "Release")))
                 .then_some("Release"),
         });
@@ -582,12 +589,12 @@ fn altered(
     Ok(altered)
 }
 
-/// Requests for `Release` and `Release.gpg` of suites with an `InRelease`, for clients that do not know `InRelease`. They
-/// run beside the indexes and cost no time.
-pub struct SideFiles(Vec<Option<tokio::task::JoinHandle<NamedAnswers>>>);
+/// Requests in flight for `Release` and `Release.gpg` of suites with an `InRelease`, which old clients do not know.
+/// They run in parallel with the indexes and take no extra time.
+pub(crate) struct SideFiles(Vec<Option<tokio::task::JoinHandle<NamedAnswers>>>);
 
 /// Requests the side files from the hosts that sent the `InRelease`.
-pub fn ask_for_side_files(settings: &MirrorSettings, session: &Session, offers: &[OfferedSuite]) -> SideFiles {
+pub(crate) fn ask_for_side_files(settings: &MirrorSettings, session: &Session, offers: &[OfferedSuite]) -> SideFiles {
     let ask = |offer: &OfferedSuite| {
         let missing = offer.files.iter().all(|(name, _)| *name == "InRelease");
         let files = || side_files(session.site.fetcher.watch(), offer.host, others(settings), offer.remote.clone());
@@ -613,9 +620,13 @@ async fn side_files(watch: Watch, host: HostId, others: Range<HostId>, directory
     good.collect()
 }
 
-/// Accepts side files with the text of the `InRelease` and a valid signature. Wrong or missing ones are requested once
-/// more, because a host that answers in the wrong order is known by now. After the time limit a suite has none.
-pub fn take_side_files(
+/// Accepts side files that have the text of the `InRelease` and a valid signature. Missing or wrong ones are requested
+/// once more, because a host that answers in the wrong order is known by now. After the time limit a suite has none.
+///
+/// # Errors
+///
+/// `Interrupted` if a signal arrived, `Disk` if the side files on disk cannot be read.
+pub(crate) fn take_side_files(
     side: SideFiles,
     session: &Session,
     stop: &Stop,

@@ -1,8 +1,8 @@
-//! Suites of other tools in the mirror's directory.
+//! Suites of other tools in the mirror's directory, whose files must not be deleted.
 //!
-//! A file that any index in the tree names is never deleted. Suites are found by `InRelease` or `Release` below `dists/`,
-//! at the top, and behind links of `dists/`; all their indexes are read, whatever their signatures. An unreadable index
-//! stops all deletions.
+//! No file is deleted that an index in the tree names. Suites are found by `InRelease` or `Release` below `dists/`, at
+//! the top, and behind links in `dists/`. All their indexes are read, whatever their signatures. An unreadable index
+//! prevents all deletions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::BufReader;
@@ -23,56 +23,56 @@ use super::state::State;
 use super::tree::{LinkedDirectory, Tree};
 use crate::settings::Filters;
 
-/// Plain text accepted from one index of unknown origin. The largest real one, Debian's
-/// `Sources`, has 50 MB; Ubuntu's `Packages` 90 MB.
+/// Maximum plain size of one index of unknown origin. The largest real ones: Debian's `Sources` with 50 MB, Ubuntu's
+/// `Packages` with 90 MB.
 const PLAIN_BYTES_MAX: u64 = 2 << 30;
 
-/// Directory levels below `dists/` that are searched: `dists/SUITE/VENDOR/VERSION` is real.
+/// Maximum depth of the search below `dists/`. `dists/SUITE/VENDOR/VERSION` exists.
 const DEPTH_MAX: usize = 8;
 
-/// The directory of snapshots of a mirror in a bucket, which are suites too: `dists/snapshots/NAME/SUITE`.
-pub const SNAPSHOTS: &str = "dists/snapshots";
+/// Directory of snapshots of a mirror in a bucket. Each is a directory of suites: `dists/snapshots/NAME/SUITE`.
+pub(crate) const SNAPSHOTS: &str = "dists/snapshots";
 
-/// Suites of other tools that cannot be read.
+/// Why the suites of other tools cannot be read.
 #[derive(Debug, thiserror::Error)]
-pub enum OtherSuitesError {
+pub(crate) enum OtherSuitesError {
     /// The tree cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
     /// An index is damaged.
     #[error("{path}, of a suite that fullbore does not mirror, cannot be read: {source}")]
     Index {
-        /// The index.
+        /// Path of the index.
         path: String,
-        /// What is wrong.
+        /// Fault of the index.
         source: IndexReadError,
     },
     /// An index in a form that fullbore does not read.
     #[error("{path}, of a suite that fullbore does not mirror, has a form that fullbore does not read")]
     Form {
-        /// The index.
+        /// Path of the index.
         path: String,
     },
-    /// A link to outside of the mirror.
+    /// A link leads out of the mirror.
     #[error("{path} leads out of the mirror, where fullbore does not read")]
     Outside {
-        /// The link.
+        /// Path of the link.
         path: String,
     },
 }
 
 /// The suites of other tools, and the files that they name.
-pub struct OtherSuites {
-    /// Their directories; empty for the top of the mirror.
+pub(crate) struct OtherSuites {
+    /// Directories of the suites; empty for the top of the mirror.
     pub directories: Vec<String>,
-    /// Symbolic links to them.
+    /// Symbolic links to these directories.
     links: BTreeSet<String>,
     plan: Option<Plan>,
 }
 
 impl OtherSuites {
     /// Whether such a suite names the path, or has it in its directory.
-    pub fn names(&self, path: &str) -> bool {
+    pub(crate) fn names(&self, path: &str) -> bool {
         let is_in = |directory: &String| !directory.is_empty() && is_within(path, directory);
         self.plan.as_ref().is_some_and(|plan| plan.find(path).is_some())
             || self.links.contains(path)
@@ -80,11 +80,13 @@ impl OtherSuites {
     }
 }
 
-/// Reads the suites below `dists/` and at the top whose Release is not the recorded one, except `ours`, the directories of this run.
+/// Reads the suites below `dists/` and at the top whose Release differs from the recorded one, except `ours`, the
+/// directories of this run.
 ///
 /// # Errors
-/// See [`OtherSuitesError`]; nothing may be deleted then.
-pub fn read(tree: &dyn Tree, state: &State, ours: &[String]) -> Result<OtherSuites, OtherSuitesError> {
+/// [`OtherSuitesError`] if the tree or an index cannot be read, an index has an unknown form, or a link leads out of
+/// the mirror. The caller must not delete anything then.
+pub(crate) fn read(tree: &dyn Tree, state: &State, ours: &[String]) -> Result<OtherSuites, OtherSuitesError> {
     let mut found = Found::default();
     found.look_below(tree, "dists", 0)?;
     let recorded: BTreeSet<&str> =
@@ -97,7 +99,7 @@ pub fn read(tree: &dyn Tree, state: &State, ours: &[String]) -> Result<OtherSuit
             _ => {}
         }
     }
-    // Those of flat repositories may be anywhere.
+    // Suites with incomplete lists are read as well; flat repositories may be anywhere.
     let unknown = state.header.suites.iter().filter(|suite| !suite.retired && suite.files_unknown);
     let mut directories = found.suites;
     directories.extend(unknown.map(|suite| suite.directory.clone()));
@@ -120,11 +122,11 @@ pub fn read(tree: &dyn Tree, state: &State, ours: &[String]) -> Result<OtherSuit
     Ok(OtherSuites { directories: foreign, links, plan })
 }
 
-/// The files that suites in these directories name; `None` if there is no directory.
+/// Files that the suites in these directories name; `None` if `directories` is empty.
 ///
 /// # Errors
-/// See [`OtherSuitesError`].
-pub fn read_all(tree: &dyn Tree, directories: &[String]) -> Result<Option<Plan>, OtherSuitesError> {
+/// [`OtherSuitesError`] if the tree or an index cannot be read, or an index has an unknown form.
+pub(crate) fn read_all(tree: &dyn Tree, directories: &[String]) -> Result<Option<Plan>, OtherSuitesError> {
     if directories.is_empty() {
         return Ok(None);
     }
@@ -139,8 +141,8 @@ pub fn read_all(tree: &dyn Tree, directories: &[String]) -> Result<Option<Plan>,
 /// Directories below `dists/` with a signed Release, sorted.
 ///
 /// # Errors
-/// When the tree cannot be read.
-pub fn suite_directories(tree: &dyn Tree) -> Result<Vec<String>, FileError> {
+/// [`FileError`] if the tree cannot be read.
+pub(crate) fn suite_directories(tree: &dyn Tree) -> Result<Vec<String>, FileError> {
     let mut found = Found::default();
     found.look_below(tree, "dists", 0)?;
     let mut directories = found.suites;
@@ -150,7 +152,7 @@ pub fn suite_directories(tree: &dyn Tree) -> Result<Vec<String>, FileError> {
     Ok(directories)
 }
 
-/// What is found below `dists/`.
+/// Suites and links that the search found below `dists/`.
 #[derive(Default)]
 struct Found {
     /// Directories with a Release.
@@ -186,7 +188,7 @@ impl Found {
     }
 }
 
-/// Directories of a suite that have no other suites in them, but a `Release` of their own, or very many files.
+/// Whether a directory of this name has indexes: it contains no suites, but a `Release` of its own, or very many files.
 fn is_of_indexes(name: &str) -> bool {
     matches!(name, "by-hash" | "source" | "i18n" | "dep11" | "cnf")
         || ["binary-", "installer-"].iter().any(|prefix| name.starts_with(prefix))
@@ -198,21 +200,21 @@ fn has_release(tree: &dyn Tree, directory: &str) -> Result<bool, FileError> {
     Ok(has("InRelease")? || has("Release")?)
 }
 
-/// Whether a file has the name of a list of packages or sources, in whatever form.
+/// Whether a file has the name of a package or source list, in any form.
 fn is_list(name: &str) -> bool {
     ["Packages", "Sources"].iter().any(|list| {
         name.strip_prefix(list).is_some_and(|rest| rest.is_empty() || (rest.starts_with('.') && !is_part_name(name)))
     })
 }
 
-/// Lists of packages and sources of a suite.
+/// Package and source lists of a suite.
 #[derive(Default)]
 struct Lists {
-    /// By path without the extension, the form that is read with the least work.
+    /// Path without extension, and the form that is cheapest to read.
     forms: BTreeMap<String, (Form, Reading, String)>,
-    /// Those in no form that can be read, by path to the first dot of the name.
+    /// Lists without a readable form, by path up to the first dot of the name.
     unreadable: BTreeMap<String, String>,
-    /// Symbolic links of other names.
+    /// Symbolic links with other names.
     links: Vec<String>,
 }
 
@@ -252,7 +254,8 @@ impl Lists {
 fn read_suite(tree: &dyn Tree, directory: &str, plan: &mut PlanBuilder) -> Result<(), OtherSuitesError> {
     let mut lists = Lists::default();
     if directory.is_empty() {
-        // The whole mirror is below it: only what lies at the top, and what its Release lists.
+        // Below a repository at the top is the whole mirror. So only files at the top, and files in its Release, are
+        // looked at.
         for (name, kind) in tree.list("")? {
             name.to_str().map_or(Ok(()), |name| lists.note(tree, name, kind))?;
         }
@@ -293,12 +296,12 @@ fn read_list(
 ) -> Result<(), OtherSuitesError> {
     let error = |source| OtherSuitesError::Index { path: path.to_owned(), source };
     let Some((file, _)) = tree.open(path)? else { return Ok(()) };
-    // Suites may disagree on the content of a path; only names count here.
+    // Suites may disagree about the content of a path, but here only names count.
     let mut alone = PlanBuilder::new(Filters::default());
     let id = alone.index(path, 0).map_err(|source| error(source.into()))?;
     let input = BufReader::new(file);
     let tally = read_index(&mut alone, id, reading, path, form, PLAIN_BYTES_MAX, input).map_err(error)?;
-    // Nobody knows which files such an entry needs.
+    // It is unknown which files such an entry needs.
     if let Some(line) = tally.lines.into_iter().next() {
         return Err(error(IndexReadError::Odd(line)));
     }

@@ -1,9 +1,8 @@
-//! The plan: every file that the signed indexes name, each path once.
+//! The plan: each file that the signed indexes name, with each path once.
 //!
-//! Indexes are streamed in; nothing but paths, sizes and hashes is kept: 48 bytes and
-//! the path for a file, so that Debian's 1.2 million files stay below 300 MB. Where one
-//! path has several contents, the caller chooses one ([`PlanBuilder::alternatives`]): the
-//! archive can serve only one of them.
+//! Indexes are streamed in. The plan keeps only paths, sizes and hashes, 48 bytes and the path per file, so that
+//! Debian's 1.2 million files stay below 300 MB. If a path has several contents, the caller chooses one
+//! ([`PlanBuilder::alternatives`]), because the archive can serve only one of them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -18,39 +17,39 @@ use super::filter::{self, Candidate, PackageFacts};
 use super::membership::SuiteId;
 use crate::settings::Filters;
 
-/// Files in one plan. Debian with all its ports and history in one tree has about four
-/// million; the numbers of files are `u32`.
-pub const FILES_MAX: usize = 50_000_000;
+/// Maximum number of files in a plan. Debian with all its ports and history in one tree has about four million; file
+/// numbers are `u32`.
+pub(crate) const FILES_MAX: usize = 50_000_000;
 
-/// Indexes feeding one plan; their numbers share 64 bits with the size.
-pub const INDEXES_MAX: usize = 1 << 16;
+/// Maximum number of indexes of a plan. Their numbers share 64 bits with the size.
+pub(crate) const INDEXES_MAX: usize = 1 << 16;
 
-/// Largest file: sizes are kept in 48 bits. Far above any disk that one file could be on.
-pub const SIZE_MAX: u64 = (1 << 48) - 2;
+/// Maximum size of a file in bytes: sizes have 48 bits. Far above any disk.
+pub(crate) const SIZE_MAX: u64 = (1 << 48) - 2;
 
-/// An unknown size: `SHA256SUMS` of installer images has none.
-pub const SIZE_UNKNOWN: u64 = (1 << 48) - 1;
+/// Value for an unknown size: `SHA256SUMS` of installer images has no sizes.
+pub(crate) const SIZE_UNKNOWN: u64 = (1 << 48) - 1;
 
-/// Bytes of all paths together; their offsets are `u32`.
+/// Maximum bytes of all paths together; their offsets are `u32`.
 const ARENA_MAX: usize = u32::MAX as usize;
 
-/// A plan that cannot be made.
+/// Why a plan cannot be made.
 #[derive(Debug, thiserror::Error)]
-pub enum PlanError {
-    /// A forbidden path.
+pub(crate) enum PlanError {
+    /// A path that no archive may contain.
     #[error("{index}: path {path:?} {fault}")]
     Path {
-        /// The index that names it.
+        /// Path of the index that names it.
         index: String,
         /// The path, shortened.
         path: String,
-        /// What is wrong with it.
+        /// Rule that the path breaks.
         fault: PathFault,
     },
     /// A reserved path of fullbore or of the archive.
     #[error("{index}: names {path:?}, a reserved path")]
     Reserved {
-        /// The index that names it.
+        /// Path of the index that names it.
         index: String,
         /// The path, shortened.
         path: String,
@@ -58,18 +57,18 @@ pub enum PlanError {
     /// A limit is exceeded.
     #[error("{index}: {what} exceeds the limit of {limit}")]
     TooLarge {
-        /// The index that exceeds it.
+        /// Path of the index that exceeds the limit.
         index: String,
-        /// What exceeds.
+        /// Quantity that exceeds the limit.
         what: &'static str,
-        /// The limit.
+        /// Value of the limit.
         limit: u64,
     },
 }
 
 impl PlanError {
-    /// Whether the fault is that of one entry, behind which others may follow.
-    pub fn is_of_entry(&self) -> bool {
+    /// Whether the fault concerns one entry only, so that reading can go on.
+    pub(crate) fn is_of_entry(&self) -> bool {
         match self {
             PlanError::Path { .. } | PlanError::Reserved { .. } => true,
             PlanError::TooLarge { limit, .. } => *limit == SIZE_MAX,
@@ -77,29 +76,30 @@ impl PlanError {
     }
 }
 
-/// Most contents beyond the first of all paths. Archives with some hundred are known; each is asked for.
+/// Maximum number of additional contents of all paths. Archives with some hundred are known; each content is requested
+/// from the mirrors.
 const ALTERNATIVES_MAX: usize = 10_000;
 
-/// One of several contents that the indexes name for one path.
+/// One of several contents that the indexes name for a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Alternative {
-    /// Size in bytes.
+pub(crate) struct Alternative {
+    /// Size of the content in bytes.
     pub size: u64,
-    /// Hash of the content.
+    /// SHA-256 of the content.
     pub sha256: Sha256,
-    /// The index that names it.
+    /// Path of the index that names it.
     pub index: String,
-    /// The suite of this index.
+    /// Suite that the index belongs to.
     pub suite: SuiteId,
     number: u16,
 }
 
 /// Number of an index in the plan being built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct IndexId(u16);
+pub(crate) struct IndexId(u16);
 
-/// Number of a file in a finished plan; files are numbered in order of path.
-pub type FileId = u32;
+/// Number of a file in a finished plan. Files are numbered in order of path.
+pub(crate) type FileId = u32;
 
 /// One file, 48 bytes.
 #[derive(Debug, Clone, Copy)]
@@ -109,7 +109,7 @@ struct Slot {
     path_len: u16,
     /// Number of the set of suites that name the file.
     suites: u16,
-    /// Low 48 bits: size; high 16: the index that named it first.
+    /// Low 48 bits: size. High 16 bits: number of the index that named it first.
     size_and_index: u64,
 }
 
@@ -123,7 +123,7 @@ impl Slot {
     }
 }
 
-/// Sets of suites by number: files share a few dozen of them.
+/// Sets of suites by number. Files share a few dozen of them.
 #[derive(Debug, Clone, Default)]
 struct SuiteSets {
     sets: Vec<Vec<SuiteId>>,
@@ -172,7 +172,7 @@ impl IndexInfo {
     }
 }
 
-/// Versions of packages held back until their index ends, for `newest`.
+/// Versions of packages that are held back until their index ends, for `newest`.
 #[derive(Debug, Default)]
 struct Versions {
     packages: HashMap<PackageKey, Vec<VersionFiles>>,
@@ -181,7 +181,7 @@ struct Versions {
 /// Name and architecture.
 type PackageKey = (String, String);
 
-/// A version, and its files: one, or those of a source package.
+/// A version, and its files: one file, or several for a source package.
 type VersionFiles = (String, Vec<HeldFile>);
 
 #[derive(Debug)]
@@ -191,30 +191,30 @@ struct HeldFile {
     sha256: Sha256,
 }
 
-/// A plan being built; files may come in any order.
+/// A plan under construction; files may be added in any order.
 #[derive(Debug)]
-pub struct PlanBuilder {
+pub(crate) struct PlanBuilder {
     filters: Filters,
     arena: Vec<u8>,
     slots: Vec<Slot>,
-    /// Open addressing: number of a slot + 1, or 0. At most three quarters full.
+    /// Hash table with open addressing: slot number + 1, or 0. At most three quarters full.
     table: Vec<u32>,
     hasher: RandomState,
     sets: SuiteSets,
     indexes: Vec<IndexInfo>,
     held: HashMap<u16, Versions>,
-    /// Hashes of paths that indexes name and filters leave out: clean keeps these.
+    /// Hashes of paths that the indexes name but the filters leave out. Cleaning must not delete these files.
     left_out: Vec<u64>,
-    /// Paths with several contents; the first is that of the slot.
+    /// Paths with several contents; the first content is the one in the slot.
     alternatives: BTreeMap<String, Vec<Alternative>>,
 }
 
-/// The first size of the table of paths.
+/// Initial size of the table of paths.
 const TABLE_SLOTS_MIN: usize = 1024;
 
 impl PlanBuilder {
-    /// An empty plan that keeps what `filters` let through.
-    pub fn new(filters: Filters) -> Self {
+    /// Makes an empty plan that keeps the files which pass `filters`.
+    pub(crate) fn new(filters: Filters) -> Self {
         PlanBuilder {
             filters,
             arena: Vec::new(),
@@ -229,8 +229,12 @@ impl PlanBuilder {
         }
     }
 
-    /// Adds an index; errors name it by `name`, its path below the archive's root.
-    pub fn index(&mut self, name: &str, suite: SuiteId) -> Result<IndexId, PlanError> {
+    /// Adds an index. Errors show `name`, its path relative to the archive's root.
+    ///
+    /// # Errors
+    ///
+    /// [`PlanError::TooLarge`] for more than [`INDEXES_MAX`] indexes.
+    pub(crate) fn index(&mut self, name: &str, suite: SuiteId) -> Result<IndexId, PlanError> {
         let too_many =
             || PlanError::TooLarge { index: name.to_owned(), what: "number of indexes", limit: INDEXES_MAX as u64 };
         let id = u16::try_from(self.indexes.len()).map_err(|_| too_many())?;
@@ -239,14 +243,19 @@ impl PlanBuilder {
         Ok(IndexId(id))
     }
 
-    /// Restricts an index to packages of these architectures (empty: any), of `all`, and to sources.
-    pub fn only(&mut self, index: IndexId, architectures: &[String]) {
+    /// Restricts an index to packages of these architectures (all if empty), to `all`, and to sources.
+    pub(crate) fn only(&mut self, index: IndexId, architectures: &[String]) {
         self.indexes[usize::from(index.0)].architectures = architectures.to_vec();
     }
 
-    /// Adds a file that `index` names, if it passes the filters.
-    pub fn add(&mut self, index: IndexId, candidate: &Candidate<'_>) -> Result<(), PlanError> {
-        // Nobody judges what nobody wants.
+    /// Adds a file that an index names, if it passes the filters.
+    ///
+    /// # Errors
+    ///
+    /// [`PlanError::Path`] or [`PlanError::Reserved`] for a forbidden path, [`PlanError::TooLarge`] if the file or the
+    /// plan exceeds a limit. A file that the filters leave out is not checked.
+    pub(crate) fn add(&mut self, index: IndexId, candidate: &Candidate<'_>) -> Result<(), PlanError> {
+        // Files that are not wanted are not checked.
         if !self.is_wanted(index, candidate) {
             return Ok(());
         }
@@ -264,9 +273,9 @@ impl PlanBuilder {
         self.insert(index, candidate.path, candidate.size, candidate.sha256)
     }
 
-    /// Leaves out an entry that nobody can vouch for. Its files must not be deleted for that. Tells whether the filters
-    /// would have taken it.
-    pub fn leave_out_odd(&mut self, index: IndexId, odd: &OddEntry) -> bool {
+    /// Leaves out an entry that cannot be verified, and notes its files, which must not be deleted. Returns whether the
+    /// filters would have taken it.
+    pub(crate) fn leave_out_odd(&mut self, index: IndexId, odd: &OddEntry) -> bool {
         let package = PackageFacts {
             name: &odd.package,
             architecture: &odd.architecture,
@@ -280,7 +289,7 @@ impl PlanBuilder {
         self.is_wanted(index, &Candidate { path, size: 0, sha256: Sha256::EMPTY, package: Some(package) })
     }
 
-    /// Whether architecture and filters take this file; the path of one that the filters leave out is noted.
+    /// Whether architecture and filters accept this file. The path of a rejected file is noted.
     fn is_wanted(&mut self, index: IndexId, candidate: &Candidate<'_>) -> bool {
         if let Some(package) = candidate.package
             && !self.indexes[usize::from(index.0)].takes(package.architecture)
@@ -294,13 +303,13 @@ impl PlanBuilder {
         is_wanted
     }
 
-    /// The paths with several contents, in order, and these contents in the order of the indexes.
-    pub fn alternatives(&self) -> &BTreeMap<String, Vec<Alternative>> {
+    /// Paths with several contents, in order. The contents are in the order of the indexes.
+    pub(crate) fn alternatives(&self) -> &BTreeMap<String, Vec<Alternative>> {
         &self.alternatives
     }
 
-    /// Chooses the content of a path with several.
-    pub fn choose(&mut self, path: &str, chosen: &Alternative) {
+    /// Chooses one of the contents of a path.
+    pub(crate) fn choose(&mut self, path: &str, chosen: &Alternative) {
         let place = find(&self.table, &self.hasher, path, |slot| path_of(&self.arena, &self.slots[slot as usize]));
         if let Some(slot) = self.table[place].checked_sub(1) {
             let slot = &mut self.slots[slot as usize];
@@ -309,13 +318,22 @@ impl PlanBuilder {
         }
     }
 
-    /// Adds a path without content, for files that only must not be deleted.
-    pub fn add_name(&mut self, index: IndexId, path: &str) -> Result<(), PlanError> {
+    /// Adds a path without content, for a file that only must not be deleted.
+    ///
+    /// # Errors
+    ///
+    /// [`PlanError::Path`] or [`PlanError::Reserved`] for a forbidden path, [`PlanError::TooLarge`] if the plan exceeds
+    /// a limit.
+    pub(crate) fn add_name(&mut self, index: IndexId, path: &str) -> Result<(), PlanError> {
         self.insert(index, path, SIZE_UNKNOWN, Sha256::EMPTY)
     }
 
-    /// Ends an index: its newest versions are known now.
-    pub fn end_index(&mut self, index: IndexId) -> Result<(), PlanError> {
+    /// Ends an index, so that its newest versions are known.
+    ///
+    /// # Errors
+    ///
+    /// [`PlanError::TooLarge`] if the held back files exceed a limit of the plan.
+    pub(crate) fn end_index(&mut self, index: IndexId) -> Result<(), PlanError> {
         let Some(held) = self.held.remove(&index.0) else { return Ok(()) };
         let keep = self.filters.newest.map_or(usize::MAX, |newest| newest as usize);
         for mut versions in held.packages.into_values() {
@@ -333,17 +351,21 @@ impl PlanBuilder {
         Ok(())
     }
 
-    /// Sorts by path and closes the plan.
-    pub fn finish(mut self) -> Result<Plan, PlanError> {
+    /// Sorts the files by path and completes the plan.
+    ///
+    /// # Errors
+    ///
+    /// [`PlanError::TooLarge`] if files that are still held back exceed a limit of the plan.
+    pub(crate) fn finish(mut self) -> Result<Plan, PlanError> {
         let open: Vec<u16> = self.held.keys().copied().collect();
         for index in open {
             self.end_index(IndexId(index))?;
         }
         let mut order: Vec<u32> = (0..self.slots.len() as u32).collect();
         let (arena, slots) = (&self.arena, &self.slots);
-        // Indexes are in order of package, so paths come in long runs: a stable sort uses them.
+        // Indexes are sorted by package, so paths come in long sorted runs, which a stable sort exploits.
         order.sort_by(|&a, &b| path_of(arena, &slots[a as usize]).cmp(path_of(arena, &slots[b as usize])));
-        // Numbers in the table of paths are places in the order of arrival; now they become file numbers.
+        // The table has slot numbers in order of arrival; they become file numbers.
         let mut file_of = vec![0_u32; order.len()];
         for (file, &slot) in order.iter().enumerate() {
             file_of[slot as usize] = file as u32;
@@ -456,7 +478,7 @@ impl PlanBuilder {
     }
 }
 
-/// The place of `path` in the table, or the free place where it belongs.
+/// Position of `path` in the table, or the free position at which it belongs.
 fn find<'a>(table: &[u32], hasher: &RandomState, path: &str, path_at: impl Fn(u32) -> &'a [u8]) -> usize {
     let mask = table.len() - 1;
     let mut bucket = hasher.hash_one(path.as_bytes()) as usize & mask;
@@ -474,8 +496,8 @@ fn shortened(path: &str) -> String {
     path.chars().take(120).collect()
 }
 
-/// Paths that an index must not name: signed files, trace files,
-/// snapshots. Dotted names are refused as paths already.
+/// Whether an index must not name this path: signed files, trace files, snapshots. Names with a leading dot are already
+/// refused as paths.
 fn is_reserved(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
     matches!(name, "InRelease" | "Release" | "Release.gpg")
@@ -484,36 +506,36 @@ fn is_reserved(path: &str) -> bool {
         || path.starts_with("Archive-Update-")
 }
 
-/// One file of a plan.
+/// A file of a plan, with its path borrowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PlanFile<'a> {
-    /// Its number.
+pub(crate) struct PlanFile<'a> {
+    /// Number of the file in the plan.
     pub id: FileId,
-    /// Path below the mirror's directory.
+    /// Path relative to the mirror's directory.
     pub path: &'a str,
-    /// Size in bytes; [`SIZE_UNKNOWN`] where the index has none.
+    /// Size in bytes; [`SIZE_UNKNOWN`] if the index has none.
     pub size: u64,
-    /// Hash of the content.
+    /// SHA-256 of the content.
     pub sha256: Sha256,
-    /// Suites that name it, sorted.
+    /// Numbers of the suites that name the file, sorted.
     pub suites: &'a [SuiteId],
 }
 
 impl PlanFile<'_> {
-    /// The size, where the index has one.
-    pub fn known_size(&self) -> Option<u64> {
+    /// Size in bytes, if the index has one.
+    pub(crate) fn known_size(&self) -> Option<u64> {
         (self.size != SIZE_UNKNOWN).then_some(self.size)
     }
 
-    /// Whether content of this size and hash is right.
-    pub fn is(&self, size: u64, sha256: Sha256) -> bool {
+    /// Whether content with this size and hash is the file's.
+    pub(crate) fn is(&self, size: u64, sha256: Sha256) -> bool {
         self.sha256 == sha256 && self.known_size().is_none_or(|known| known == size)
     }
 }
 
 /// All files of the mirror, numbered in order of path.
 #[derive(Debug)]
-pub struct Plan {
+pub(crate) struct Plan {
     arena: Vec<u8>,
     slots: Vec<Slot>,
     table: Vec<u32>,
@@ -524,26 +546,26 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Number of files.
-    pub fn len(&self) -> usize {
+    /// Number of files in the plan.
+    pub(crate) fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Paths that part the files into ranges of like number, in order; see [`objects::parted`].
-    pub fn parted(&self) -> Vec<String> {
+    /// Paths that divide the files into ranges of similar number, in order; see [`objects::parted`].
+    pub(crate) fn parted(&self) -> Vec<String> {
         objects::parted(self.len(), |place| self.file(place as FileId).path)
     }
 
     /// Whether the plan has no files.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
 
-    /// The file of this number.
+    /// The file with this number.
     ///
     /// # Panics
-    /// When the number is not one of this plan.
-    pub fn file(&self, id: FileId) -> PlanFile<'_> {
+    /// Panics if the plan has no file with this number.
+    pub(crate) fn file(&self, id: FileId) -> PlanFile<'_> {
         let slot = &self.slots[id as usize];
         let path = std::str::from_utf8(path_of(&self.arena, slot)).expect("paths came in as str");
         PlanFile {
@@ -555,25 +577,25 @@ impl Plan {
         }
     }
 
-    /// The index that named the file first.
-    pub fn index_of(&self, id: FileId) -> &str {
+    /// Path of the index that named the file first.
+    pub(crate) fn index_of(&self, id: FileId) -> &str {
         &self.indexes[usize::from(self.slots[id as usize].index())]
     }
 
-    /// All files in order of path.
-    pub fn files(&self) -> impl ExactSizeIterator<Item = PlanFile<'_>> {
+    /// All files, in order of path.
+    pub(crate) fn files(&self) -> impl ExactSizeIterator<Item = PlanFile<'_>> {
         (0..self.slots.len() as u32).map(|id| self.file(id))
     }
 
-    /// The file of this path.
-    pub fn find(&self, path: &str) -> Option<PlanFile<'_>> {
+    /// The file with this path, if the plan has it.
+    pub(crate) fn find(&self, path: &str) -> Option<PlanFile<'_>> {
         let bucket = find(&self.table, &self.hasher, path, |file| path_of(&self.arena, &self.slots[file as usize]));
         self.table[bucket].checked_sub(1).map(|file| self.file(file))
     }
 
-    /// Whether an index names the path though the filters leave it out.
-    /// By 64-bit hash; a collision only keeps a file too long.
-    pub fn leaves_out(&self, path: &str) -> bool {
+    /// Whether an index names the path but the filters leave it out. Compares 64-bit hashes; a collision only keeps a
+    /// file too long.
+    pub(crate) fn leaves_out(&self, path: &str) -> bool {
         !self.left_out.is_empty() && self.left_out.binary_search(&self.hasher.hash_one(path.as_bytes())).is_ok()
     }
 }

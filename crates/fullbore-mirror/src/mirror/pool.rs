@@ -1,4 +1,4 @@
-//! From the plan to the files that are to be fetched: subtracts those that are present.
+//! From the plan to the files to fetch: subtracts the present files.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -21,30 +21,34 @@ use super::sizes::{self, Asked, Told};
 use super::state::{Conflict, State, StateError};
 use super::subtract::{Comparison, Subtraction, Tally};
 
-/// Present and missing files of a plan.
-pub struct FetchPlan {
-    /// The files of the plan by what has to be done.
+/// Present and missing files of a plan, with the amounts to fetch.
+pub(crate) struct FetchPlan {
+    /// Files of the plan, sorted by what has to be done.
     pub subtraction: Subtraction,
-    /// Sizes reported by mirrors, sorted by file.
+    /// Sizes that mirrors reported, sorted by file.
     pub learned: Vec<(FileId, u64)>,
-    /// Installer images that no mirror has, in order; the suite is published without them.
+    /// Installer images that no mirror has, in order. The suite is published without them.
     pub skipped_images: Vec<FileId>,
-    /// Installer images that cannot be fetched, as no mirror told their size.
+    /// Installer images that cannot be fetched, because no mirror reported their size.
     pub needed_images: Vec<(FileId, Told)>,
-    /// Files and bytes to fetch, without indexes.
+    /// Number and size of the files to fetch, without indexes.
     pub fetch: Tally,
-    /// Bytes of these that an earlier run fetched.
+    /// Bytes of these files that an earlier run fetched.
     pub resumed_bytes: u64,
-    /// Disk space of unfinished files; large files are preallocated.
+    /// Disk space that unfinished files already have, because large files are preallocated.
     pub reserved_bytes: u64,
-    /// For a mirror in a bucket: bytes that are in the temporary directory at once.
+    /// For a mirror in a bucket: maximum bytes in the temporary directory at one time.
     pub scratch_bytes: u64,
 }
 
-/// Subtracts present files from the plan and hashes unknown ones. `suites` are those of this run, and whether each is
-/// signed. `in_conflict` gives the failure for a path that a suite of another run names with other content.
+/// Subtracts the present files from the plan, and hashes unknown ones. `suites` are the suites of this run, and whether
+/// each is signed. `in_conflict` makes the failure for a path that a suite of another run names with other content.
+///
+/// # Errors
+///
+/// The failure of `in_conflict`. `Disk` if a file or the state cannot be read, `Interrupted` if a signal arrived.
 #[allow(clippy::too_many_arguments)]
-pub fn need(
+pub(super) fn need(
     plan: &Plan,
     state: &State,
     session: &mut Session,
@@ -110,7 +114,7 @@ fn size_of(learned: &[(FileId, u64)], id: FileId) -> Option<u64> {
     learned.binary_search_by_key(&id, |(id, _)| *id).ok().map(|at| learned[at].1)
 }
 
-/// Hashes present files that the state does not know: another tool's tree, or a lost state.
+/// Hashes present files that the state does not know: the tree is of another tool, or the state was lost.
 fn adopt_known(plan: &Plan, subtraction: &mut Subtraction, session: &Session, stop: &Stop) -> Result<(), FileError> {
     let adopt = std::mem::take(&mut subtraction.adopt);
     let found = hash_known(plan, session, stop, &|number| {
@@ -133,7 +137,7 @@ fn adopt_known(plan: &Plan, subtraction: &mut Subtraction, session: &Session, st
     Ok(())
 }
 
-/// Hashes files of the plan at these paths; returns the sizes of the right ones, in order.
+/// Hashes files of the plan at these paths. Returns the sizes of the right ones, in order.
 fn hash_known<'a>(
     plan: &'a Plan,
     session: &Session,
@@ -159,16 +163,16 @@ fn hash_known<'a>(
 /// Installer images, whose index has no sizes.
 #[derive(Default)]
 struct Images {
-    /// Their sizes, in order.
+    /// Reported sizes, in order of file.
     learned: Vec<(FileId, u64)>,
-    /// Those that no mirror has and that are skipped, in order.
+    /// Images that no mirror has, and that are skipped; in order.
     skipped: Vec<FileId>,
-    /// Those that cannot be fetched and are needed.
+    /// Images that are needed but cannot be fetched.
     needed: Vec<(FileId, Told)>,
 }
 
-/// Requests the sizes of installer images, whose index has none. An image that no mirror has is skipped, unless another
-/// one has its place: that would get a new checksum.
+/// Requests the sizes of installer images, whose index has none. An image that no mirror has is skipped. But if another
+/// file has its path, the image is needed: the new checksum would contradict that file.
 fn learn_sizes(
     plan: &Plan,
     subtraction: &mut Subtraction,
@@ -202,17 +206,26 @@ fn learn_sizes(
     Ok(images)
 }
 
-/// Whether a file has this path, perhaps behind a link.
+/// Whether this path is a file, perhaps behind a link.
 fn is_file(session: &Session, path: &str) -> Result<bool, CommandError> {
     let there = links::follow(&*session.tree, path).map_err(|error| disk(&error))?;
     Ok(there.is_some_and(|(status, _)| status.kind == Kind::File))
 }
 
-/// Needed and free space; `indexes` are those still to fetch.
-pub fn free_space(need: &FetchPlan, indexes: &[IndexDownload], session: &Session) -> Result<FreeSpace, CommandError> {
+/// Measures needed and free space; `indexes` are still to be fetched.
+///
+/// # Errors
+///
+/// `Disk` if the file system cannot be measured.
+pub(super) fn free_space(
+    need: &FetchPlan,
+    indexes: &[IndexDownload],
+    session: &Session,
+) -> Result<FreeSpace, CommandError> {
     let index_bytes: u64 = indexes.iter().map(|index| index.size).sum();
     if session.directories.bucket.is_some() {
-        // Files go to the store one by one; only large ones, and those that replace others, are in the temporary directory.
+        // Files go to the store one by one. Only large ones, and those that replace others, are in the temporary
+        // directory.
         let need = Need { bytes: need.scratch_bytes + index_bytes, files: indexes.len() as u64, directories: 0 };
         return super::free_space::measure(&session.directories.volume, need).map_err(|error| disk(&error));
     }
@@ -221,15 +234,15 @@ pub fn free_space(need: &FetchPlan, indexes: &[IndexDownload], session: &Session
         Need {
             bytes: (need.fetch.bytes + index_bytes).saturating_sub(need.reserved_bytes),
             files: need.fetch.files + indexes.len() as u64,
-            // A source package has a directory of its own and three files; indexes get three names.
+            // A source package has its own directory and three files; an index gets three names.
             directories: need.fetch.files / 3 + 3 * indexes.len() as u64,
         },
     )
     .map_err(|error| disk(&error))
 }
 
-/// The error of a run without enough space.
-pub fn no_space(error: &FreeSpaceError, is_bucket: bool) -> CommandError {
+/// Error of a run that has not enough space.
+pub(super) fn no_space(error: &FreeSpaceError, is_bucket: bool) -> CommandError {
     let hint = match is_bucket {
         true => "free some space in the temporary directory, or choose another one with --scratch",
         false => "free some space, mirror less (--arch, --component, --exclude), or choose another directory",

@@ -1,11 +1,10 @@
-//! Publishes a new state of the archive, name by name, in an order that never shows a client half of it.
+//! Publishes a new state of the archive, name by name, in an order in which clients never see an inconsistent archive.
 //!
-//! All content is on disk before: pool files under their names, indexes in the store. Then,
-//! over all suites of the run: by-hash names, canonical names of indexes and of files that
-//! changed their content, names withdrawn; then for each suite `Release.gpg`, `Release`
-//! and, very last, `InRelease`; at the end links between suites, and those that a suite has no more. Clients with the previous
-//! `InRelease` find its indexes by hash, and its packages in the pool, until retention ends.
-//! The engine's `Target` gives the names in this order, with a barrier before and after.
+//! All content is on disk before: pool files under their names, indexes in the store. Then names are given for all
+//! suites together: by-hash names; canonical names of indexes and of files with new content; removals. Then for each
+//! suite `Release.gpg`, `Release` and, last, `InRelease`. At the end come links between suites, and removals of
+//! outdated links. Clients with the previous `InRelease` find its indexes by hash, and its packages in the pool, until
+//! retention ends. The engine's `Target` gives the names in this order, with a barrier before and after.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -22,32 +21,32 @@ use super::signed_files::SIGNED_FILES;
 use super::state::{State, StateError, SuiteRecord, index_path};
 use super::tree::Tree;
 
-/// A file in the store, with the name it gets.
+/// A file in the store of files by hash, with the name that it gets.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StoredFile {
-    /// Its path below the suite's directory.
+pub(super) struct StoredFile {
+    /// Path relative to the suite's directory.
     pub path: String,
-    /// Size in bytes.
+    /// Size of the file in bytes.
     pub size: u64,
-    /// Hash of the content: its name in the store.
+    /// SHA-256 of the content, which names the file in the store.
     pub sha256: Sha256,
-    /// Its SHA-512 in hex, where clients may ask for it by that.
+    /// SHA-512 in hex, if clients may request the file by it.
     pub sha512: Option<Box<str>>,
 }
 
-/// One suite to be published.
+/// Names and files of one suite to be published.
 #[derive(Debug, Clone)]
-pub struct Publication {
-    /// Its number in the state.
+pub(super) struct Publication {
+    /// Number of the suite in the state.
     pub id: SuiteId,
-    /// Its names.
+    /// Directory and links of the suite.
     pub layout: Layout,
-    /// `Acquire-By-Hash: yes`.
+    /// Whether the Release has `Acquire-By-Hash: yes`.
     pub by_hash: bool,
-    /// Fetched indexes, all forms.
+    /// Fetched indexes, in all fetched forms.
     pub indexes: Vec<StoredFile>,
-    /// Indexes of the Release that are not mirrored. One with other content from an earlier run is removed, because clients
-    /// would report it as damaged.
+    /// Indexes of the Release that are not mirrored. If an earlier run left other content in such a path, it is
+    /// removed, because clients would report it as damaged.
     pub left_out: Vec<StoredFile>,
     /// `Release.gpg`, if the archive has one.
     pub release_gpg: Option<StoredFile>,
@@ -74,8 +73,8 @@ impl Publication {
         std::iter::once(path("SHA256", index.sha256.to_hex().as_str())).chain(sha512).collect()
     }
 
-    /// The published files, for the state.
-    pub fn files(&self) -> impl Iterator<Item = PublishedFile> {
+    /// Files of this publication with their published paths, for the state.
+    pub(super) fn files(&self) -> impl Iterator<Item = PublishedFile> {
         let named = |path: String, file: &StoredFile| PublishedFile {
             path,
             size: file.size,
@@ -91,13 +90,13 @@ impl Publication {
     }
 }
 
-/// An index names a package under the path of an index.
+/// An index names a package under the path of another index.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: named by {index} with other content than in the Release")]
-pub struct PathClash {
-    /// The path.
+pub(super) struct PathClash {
+    /// Path with two contents.
     pub path: String,
-    /// The index that names it.
+    /// Path of the index that names the package.
     pub index: String,
 }
 
@@ -105,7 +104,7 @@ pub struct PathClash {
 ///
 /// # Errors
 /// [`PathClash`] if the plan has other content under the path of an index.
-pub fn check(publications: &[Publication], plan: &Plan) -> Result<(), PathClash> {
+pub(super) fn check(publications: &[Publication], plan: &Plan) -> Result<(), PathClash> {
     for file in publications.iter().flat_map(Publication::files) {
         if let Some(planned) = plan.find(&file.path)
             && !planned.is(file.size, file.sha256)
@@ -116,12 +115,12 @@ pub fn check(publications: &[Publication], plan: &Plan) -> Result<(), PathClash>
     Ok(())
 }
 
-/// The names to give, in order. `before` are the suites as they were published until now; `replaced` are files of the plan that wait in the store
-/// because their path holds other content. Names that are right already are left alone.
+/// Names to give, in order. `before` has the suites as they were published until now. `replaced` has files of the plan
+/// that wait in the store because their path holds other content. Names that are already right are left out.
 ///
 /// # Errors
-/// Errors of the file system.
-pub fn names(
+/// [`FileError`] if a file or link of the tree cannot be read.
+pub(super) fn names(
     tree: &dyn Tree,
     publications: &[Publication],
     before: &[SuiteRecord],
@@ -145,7 +144,7 @@ pub fn names(
             link_unless_same(tree, &mut names, index, publication.layout.path(&index.path))?;
         }
     }
-    // A Release may list what has a name by hash, or is a file of the pool.
+    // A Release may list a by-hash name, or a file of the pool.
     let published: HashSet<String> = match publications.iter().any(|publication| !publication.left_out.is_empty()) {
         true => publications.iter().flat_map(Publication::files).map(|file| file.path).collect(),
         false => HashSet::new(),
@@ -163,7 +162,7 @@ pub fn names(
             let path = publication.layout.path(name);
             match publication.signed_files().find(|file| file.path == name) {
                 Some(file) => link_unless_same(tree, &mut names, file, path)?,
-                // The archive has it no more: an old one beside the new would contradict it.
+                // The archive no longer has it, and an old one would contradict the new files.
                 None if links::stat(tree, &path)?.is_some() => names.push(Name::Remove { path }),
                 None => {}
             }
@@ -182,7 +181,7 @@ pub fn names(
             removed.insert(link.clone());
         }
     }
-    // The state does not have those of killed runs.
+    // The state does not record the copies of killed runs.
     for (link, target) in tree.copied_links()? {
         if is_ours(&target) && !is_claimed(publications, &link) && !is_of_other_run(publications, before, &link) {
             removed.insert(link);
@@ -194,11 +193,12 @@ pub fn names(
     Ok(ordered)
 }
 
-/// Keeps files that a suite of another run names: a Release may list files of the pool, perhaps with outdated content.
+/// Removes the withdrawal of files that a suite of another run names: a Release may list files of the pool, perhaps
+/// with outdated content.
 ///
 /// # Errors
-/// When the state's list cannot be opened.
-pub fn keep_what_others_name(
+/// [`StateError`] if the state's list cannot be opened. A damaged list is not an error.
+pub(super) fn keep_what_others_name(
     names: &mut Vec<Name>,
     own: &Root,
     state: &State,
@@ -207,7 +207,7 @@ pub fn keep_what_others_name(
     let withdrawn = |name: &Name| if let Name::Remove { path } = name { Some(path.clone()) } else { None };
     let withdrawn: HashSet<String> = names.iter().filter_map(withdrawn).collect();
     let records = match state.records(own) {
-        // What a damaged list told of was read from the disk.
+        // The entries of a damaged list were read from the disk.
         _ if withdrawn.is_empty() => return Ok(()),
         Err(StateError::List { .. }) => None,
         records => records?,
@@ -228,7 +228,8 @@ pub fn keep_what_others_name(
     Ok(())
 }
 
-/// Removes symbolic links that are parents of new names: below the suites' directories, and suite names that were links.
+/// Removals of symbolic links that are parents of new names: links below the suites' directories, and links in place of
+/// suite directories.
 fn in_the_way(tree: &dyn Tree, publications: &[Publication], names: &[Name]) -> Result<Vec<Name>, FileError> {
     let (mut seen, mut links) = (HashSet::new(), BTreeSet::new());
     for name in names {
@@ -248,7 +249,8 @@ fn in_the_way(tree: &dyn Tree, publications: &[Publication], names: &[Name]) -> 
     Ok(links.into_iter().map(|link| Name::Remove { path: link.to_owned() }).collect())
 }
 
-/// Former links of these suites that none has or is named by: `stable`, after the suite became `oldstable`.
+/// Former links of these suites that no suite has, and that are not the name of one: `stable`, after the suite became
+/// `oldstable`.
 fn given_up<'a>(publications: &'a [Publication], before: &'a [SuiteRecord]) -> impl Iterator<Item = &'a String> {
     let is_published =
         |suite: &&SuiteRecord| !suite.retired && publications.iter().any(|one| one.layout.directory == suite.directory);
@@ -256,7 +258,7 @@ fn given_up<'a>(publications: &'a [Publication], before: &'a [SuiteRecord]) -> i
     links.filter(move |link| !is_claimed(publications, link))
 }
 
-/// Whether a suite of this run has this link, or is named by it.
+/// Whether a suite of this run has this link, or has this name as its directory.
 fn is_claimed(publications: &[Publication], link: &str) -> bool {
     publications
         .iter()

@@ -1,38 +1,44 @@
 //! The list of files in the state: sorted by path, front-coded, zstd-compressed.
 //!
-//! One record is: bytes shared with the path before, bytes that follow (both LEB128),
-//! those bytes, the size (LEB128), the SHA-256 (32 bytes), the number of the membership
-//! (LEB128). Read and written as a stream, so that a million files cost no memory.
-//! zstd's own checksum finds damage; the header tells how many records to expect.
+//! A record has these fields; numbers are in LEB128:
+//!
+//! - number of bytes shared with the previous path;
+//! - number of new bytes, and these bytes;
+//! - size of the file;
+//! - SHA-256 (32 bytes);
+//! - number of the membership.
+//!
+//! Lists are read and written as streams, so that a million files take no memory. zstd's own checksum detects damage;
+//! the header tells the number of records.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 
 use fullbore_debian::path::PATH_BYTES_MAX;
 use fullbore_engine::digest::Sha256;
 
-/// zstd's level. The hashes do not compress and the paths are front-coded already; level 1
-/// takes half the time of level 3 for 2 % more bytes.
+/// Compression level of zstd. Hashes do not compress, and the paths are front-coded already. Level 1 takes half the
+/// time of level 3 for 2 % more bytes.
 const LEVEL: i32 = 1;
 
-/// Largest zstd window accepted on reading, as a power of two: what level 1 uses at most
-/// (512 KiB) with room for other levels; a damaged header must not ask for gigabytes.
+/// Maximum zstd window when reading, as a power of two. Level 1 uses at most 512 KiB; the rest is for other levels. A
+/// damaged header must not ask for gigabytes.
 const WINDOW_LOG_MAX: u32 = 23;
 
-/// One file of the mirror, its path borrowed.
+/// A file of the mirror, with its path borrowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Record<'a> {
-    /// Path below the mirror's directory.
+pub(crate) struct Record<'a> {
+    /// Path relative to the mirror's directory.
     pub path: &'a str,
-    /// Size in bytes.
+    /// Size of the file in bytes.
     pub size: u64,
-    /// Hash of the content, computed by us from the bytes we wrote or read.
+    /// SHA-256 of the content, computed by fullbore from the bytes that it wrote or read.
     pub sha256: Sha256,
-    /// Number in the table of memberships.
+    /// Number of the membership in the table of the header.
     pub membership: u32,
 }
 
 /// Writes records in order of path.
-pub struct RecordWriter<W: Write> {
+pub(super) struct RecordWriter<W: Write> {
     out: zstd::Encoder<'static, W>,
     last: Vec<u8>,
     count: u64,
@@ -40,15 +46,23 @@ pub struct RecordWriter<W: Write> {
 }
 
 impl<W: Write> RecordWriter<W> {
-    /// Starts a list.
-    pub fn new(out: W) -> io::Result<Self> {
+    /// Begins a list that is written to `out`.
+    ///
+    /// # Errors
+    ///
+    /// The system's error if the compressor cannot be initialised.
+    pub(super) fn new(out: W) -> io::Result<Self> {
         let mut out = zstd::Encoder::new(out, LEVEL)?;
         out.include_checksum(true)?;
         Ok(RecordWriter { out, last: Vec::new(), count: 0, buffer: Vec::new() })
     }
 
-    /// Adds a record; its path must come after the last one's.
-    pub fn write(&mut self, record: Record<'_>) -> io::Result<()> {
+    /// Adds a record. Its path must sort after the previous one.
+    ///
+    /// # Errors
+    ///
+    /// An error if the path is out of order, or the error of `out`.
+    pub(super) fn write(&mut self, record: Record<'_>) -> io::Result<()> {
         let path = record.path.as_bytes();
         if self.count > 0 && path <= self.last.as_slice() {
             return Err(io::Error::other(format!("state: {} out of order", record.path)));
@@ -68,8 +82,12 @@ impl<W: Write> RecordWriter<W> {
         Ok(())
     }
 
-    /// Ends the list; gives back the number of records and what was written to.
-    pub fn finish(self) -> io::Result<(u64, W)> {
+    /// Ends the list. Returns the number of records, and `out`.
+    ///
+    /// # Errors
+    ///
+    /// The error of `out`.
+    pub(super) fn finish(self) -> io::Result<(u64, W)> {
         Ok((self.count, self.out.finish()?))
     }
 }
@@ -82,8 +100,8 @@ fn push_number(buffer: &mut Vec<u8>, mut number: u64) {
     buffer.push(number as u8);
 }
 
-/// Reads records one after the other.
-pub struct RecordReader<R: Read> {
+/// Reads the records of a list in order.
+pub(crate) struct RecordReader<R: Read> {
     input: BufReader<zstd::Decoder<'static, BufReader<R>>>,
     path: String,
     remaining: u64,
@@ -91,7 +109,7 @@ pub struct RecordReader<R: Read> {
     started: bool,
 }
 
-/// Decompressed bytes taken from zstd at once.
+/// Bytes that are decompressed at once.
 const READ_BYTES: usize = 64 << 10;
 
 fn damaged(what: &str) -> io::Error {
@@ -99,22 +117,31 @@ fn damaged(what: &str) -> io::Error {
 }
 
 impl<R: Read> RecordReader<R> {
-    /// Reads a list of `records` records with memberships below `memberships`.
-    pub fn new(input: R, records: u64, memberships: u32) -> io::Result<Self> {
+    /// Begins to read a list of `records` records, whose memberships are below `memberships`.
+    ///
+    /// # Errors
+    ///
+    /// The system's error if the decompressor cannot be initialised.
+    pub(crate) fn new(input: R, records: u64, memberships: u32) -> io::Result<Self> {
         let mut decoder = zstd::Decoder::with_buffer(BufReader::new(input))?;
         decoder.window_log_max(WINDOW_LOG_MAX)?;
         let input = BufReader::with_capacity(READ_BYTES, decoder);
         Ok(RecordReader { input, path: String::new(), remaining: records, memberships, started: false })
     }
 
-    /// The next record, `None` after the last. It is lent, which an iterator cannot do.
+    /// Returns the next record; `None` after the last one. The record is lent, which an iterator cannot do.
+    ///
+    /// # Errors
+    ///
+    /// [`io::ErrorKind::InvalidData`] if the list is damaged, has more records, or is out of order. The error of the
+    /// input otherwise.
     #[allow(clippy::should_implement_trait)]
-    pub fn next(&mut self) -> io::Result<Option<Record<'_>>> {
+    pub(crate) fn next(&mut self) -> io::Result<Option<Record<'_>>> {
         if self.remaining == 0 {
             // Reading to the end makes zstd check its checksum.
             return match self.input.fill_buf()? {
                 [] => Ok(None),
-                _ => Err(damaged("more than the header tells")),
+                _ => Err(damaged("more records than the header says")),
             };
         }
         self.remaining -= 1;
@@ -129,7 +156,7 @@ impl<R: Read> RecordReader<R> {
             return Err(damaged("order of paths"));
         }
         self.started = true;
-        // Front-coding counts bytes and may cut a letter of several bytes in two.
+        // Front-coding counts bytes, and may split a character of several bytes.
         let mut bytes = std::mem::take(&mut self.path).into_bytes();
         bytes.truncate(shared);
         bytes.extend_from_slice(&suffix[..fresh]);

@@ -1,7 +1,7 @@
 //! Files that the archive replaced while a suite of another run names their old content.
 //!
-//! New content for one suite would break the published index of the other. If the other suite was mirrored with the same
-//! settings, this run includes it. Otherwise the error suggests a run with both.
+//! New content for one suite would break the published index of the other. If the other suite was mirrored with the
+//! same settings, this run includes it. Otherwise the error suggests mirroring both in one run.
 
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_wire::url::without_credentials;
@@ -11,23 +11,23 @@ use super::offer::{NOTHING_PUBLISHED, OfferedSuite};
 use super::state::Conflict;
 use crate::settings::{MirrorSettings, SourceSpec};
 
-/// Why a round failed.
-pub enum Failure {
-    /// A suite of another run names a file that was replaced.
+/// Why a round of a run failed.
+pub(super) enum Failure {
+    /// The archive replaced a file that a suite of another run names.
     Replaced(Box<Replaced>),
     /// Anything else.
     Other(CommandError),
 }
 
 /// A file that a suite of another run names with its old content.
-pub struct Replaced {
-    /// The file.
+pub(super) struct Replaced {
+    /// Path of the file, relative to the mirror.
     pub path: String,
-    /// The suite, by its requested name.
+    /// Requested name of the suite.
     pub suite: String,
-    /// The source of this run with the same settings, if there is one.
+    /// Number of this run's source with the same settings, if there is one.
     pub source: Option<usize>,
-    /// The error of a run without the suite.
+    /// Error of the run if the suite is not included.
     pub error: CommandError,
 }
 
@@ -38,8 +38,8 @@ impl From<CommandError> for Failure {
 }
 
 impl Failure {
-    /// The failure for a path that a suite of another run names with other content.
-    pub fn of(conflict: &Conflict, settings: &MirrorSettings, offers: &[OfferedSuite]) -> Failure {
+    /// Makes the failure for a path that a suite of another run names with other content.
+    pub(super) fn of(conflict: &Conflict, settings: &MirrorSettings, offers: &[OfferedSuite]) -> Failure {
         let asked: Vec<&str> = settings.sources.iter().flat_map(|source| &source.suites).map(String::as_str).collect();
         Failure::Replaced(Box::new(Replaced {
             path: conflict.path.clone(),
@@ -49,8 +49,8 @@ impl Failure {
         }))
     }
 
-    /// The error of the run.
-    pub fn into_command(self) -> CommandError {
+    /// Error of the command.
+    pub(super) fn into_command(self) -> CommandError {
         match self {
             Failure::Replaced(replaced) => replaced.error,
             Failure::Other(error) => error,
@@ -58,7 +58,8 @@ impl Failure {
     }
 }
 
-/// The source with the addresses and settings of the other suite. A suite with several sources has other settings.
+/// Number of the source with the addresses and settings of the other suite. A suite with several sources has other
+/// settings.
 fn mirrored_like(conflict: &Conflict, settings: &MirrorSettings, offers: &[OfferedSuite]) -> Option<usize> {
     let names = |source: &SourceSpec, suite: &String| source.suites.contains(suite);
     if settings.sources.iter().any(|source| names(source, &conflict.requested))
@@ -69,13 +70,13 @@ fn mirrored_like(conflict: &Conflict, settings: &MirrorSettings, offers: &[Offer
     offers.iter().filter(|offer| offer.fingerprint == conflict.fingerprint).find_map(|offer| {
         let mut sources = (0..).zip(&settings.sources).filter(|(_, source)| names(source, &offer.requested));
         let (number, source) = sources.next().filter(|_| sources.next().is_none())?;
-        // A key that may sign this suite need not be one that may sign the other.
+        // A key that may sign this suite need not be accepted for the other.
         (conflict.trust == Some(trust(source, settings.ignore_valid_until))).then_some(number)
     })
 }
 
-/// The settings of this run with a further suite.
-pub fn with_suite(settings: &MirrorSettings, source: usize, suite: &str) -> MirrorSettings {
+/// Settings of this run, with one more suite of a source.
+pub(super) fn with_suite(settings: &MirrorSettings, source: usize, suite: &str) -> MirrorSettings {
     let mut more = settings.clone();
     if let Some(source) = more.sources.get_mut(source) {
         source.suites.push(suite.to_owned());

@@ -27,30 +27,30 @@ use super::upstream::Upstream;
 use super::work::RunId;
 use crate::settings::MirrorSettings;
 
-/// Lines about missing files in an error, and about wrong indexes; the report has more.
+/// Maximum number of lines in an error about missing files or wrong indexes. The report has all of them.
 const MISSING_NAMED: usize = 8;
 
-/// What becomes of a suite that cannot be mirrored while others are.
+/// Context of a suite that cannot be mirrored while others are.
 const STAYS: &str = "it stays as it was; the other suites are mirrored";
 
-/// The report of one run.
-pub struct ReportBuilder {
-    /// Name of this mirror in trace files.
+/// Report of one run, filled in by its steps.
+pub(crate) struct ReportBuilder {
+    /// Name of this mirror in its trace files.
     pub host: String,
     /// Whether the last round was complete.
     pub complete: bool,
     run: RunReport,
     directories: Vec<String>,
     refused_deletion: Option<String>,
-    /// The verdict on the part that workers did, which is nearly all of the run.
+    /// Verdict on the part that workers did, which is nearly all of the run.
     fleet_verdict: Option<VerdictReport>,
-    /// Bytes and faults of each mirror, as workers saw them.
+    /// Bytes and faults of each mirror, as reported by workers.
     hosts_of_workers: BTreeMap<String, (u64, u64)>,
 }
 
 impl ReportBuilder {
-    /// Begins the report.
-    pub fn new(settings: &MirrorSettings, events: &mut dyn Events) -> ReportBuilder {
+    /// Begins the report of a run.
+    pub(crate) fn new(settings: &MirrorSettings, events: &mut dyn Events) -> ReportBuilder {
         let mut run = RunReport::start("mirror", settings.name.as_deref(), &settings.dir, events);
         run.summary.dry_run = settings.dry_run;
         ReportBuilder {
@@ -67,18 +67,18 @@ impl ReportBuilder {
         }
     }
 
-    /// Begins the next phase.
-    pub fn phase(&mut self, events: &mut dyn Events, session: &Session, phase: Phase) {
+    /// Begins the next phase, and emits its event.
+    pub(crate) fn phase(&mut self, events: &mut dyn Events, session: &Session, phase: Phase) {
         self.run.phase(events, &session.ledger, phase);
     }
 
-    /// Adds a warning.
-    pub fn warn(&mut self, events: &mut dyn Events, line: String) {
+    /// Adds a warning, and emits it.
+    pub(crate) fn warn(&mut self, events: &mut dyn Events, line: String) {
         self.run.warn(events, line);
     }
 
-    /// Adds the offered suites.
-    pub fn offered(&mut self, offers: &[OfferedSuite]) {
+    /// Adds a line for each offered suite.
+    pub(crate) fn offered(&mut self, offers: &[OfferedSuite]) {
         self.directories.clear();
         self.run.summary.suites.clear();
         for offer in offers {
@@ -98,13 +98,13 @@ impl ReportBuilder {
         }
     }
 
-    /// Sets the mirrored files of the state.
-    pub fn holds(&mut self, header: &Header) {
+    /// Sets the number and size of the mirrored files, from the state.
+    pub(crate) fn holds(&mut self, header: &Header) {
         self.run.summary.mirrored = header.named.map(|named| Mirrored { files: named.files, bytes: named.bytes });
     }
 
-    /// Adds the plan.
-    pub fn planned(
+    /// Adds the amounts of the plan, and emits its event.
+    pub(crate) fn planned(
         &mut self,
         events: &mut dyn Events,
         plan: &Plan,
@@ -116,7 +116,7 @@ impl ReportBuilder {
         let index_bytes: u64 = indexes.iter().map(|index| index.size).sum();
         self.run.summary.plan = events::Plan {
             wanted_files: plan.len() as u64,
-            // Not the plan's own sum: indexes tell no sizes of installer images.
+            // Not the sum of the plan: indexes have no sizes of installer images.
             wanted_bytes: wanted.subtraction.present.bytes + wanted.fetch.bytes,
             fetch_files: wanted.fetch.files + indexes.len() as u64,
             fetch_bytes: (wanted.fetch.bytes + index_bytes).saturating_sub(wanted.resumed_bytes),
@@ -131,15 +131,15 @@ impl ReportBuilder {
         events.emit(Event::Plan(self.run.summary.plan));
     }
 
-    /// Workers of a queue did this part.
-    pub fn fleet(&mut self, fleet: FleetReport, verdict: VerdictReport, hosts: BTreeMap<String, (u64, u64)>) {
+    /// Adds the work of a queue's workers.
+    pub(crate) fn fleet(&mut self, fleet: FleetReport, verdict: VerdictReport, hosts: BTreeMap<String, (u64, u64)>) {
         self.fleet_verdict = Some(verdict);
         self.hosts_of_workers = hosts;
         self.run.summary.fleet = Some(fleet);
     }
 
-    /// The plan was pinned under this name, with these files for workers.
-    pub fn pinned(&mut self, events: &mut dyn Events, run: &RunId, missing: Tally) {
+    /// Adds the name under which the plan was pinned, and the files for workers.
+    pub(crate) fn pinned(&mut self, events: &mut dyn Events, run: &RunId, missing: Tally) {
         let pinned = Pinned { run: run.to_string(), files: missing.files, bytes: missing.bytes };
         events.emit(Event::Pinned(pinned.clone()));
         self.run.summary.changed = missing.files > 0;
@@ -147,14 +147,14 @@ impl ReportBuilder {
     }
 
     /// Reports the deletions of a dry run.
-    pub fn would_delete(&mut self, events: &mut dyn Events, files: Vec<(String, u64)>) {
+    pub(crate) fn would_delete(&mut self, events: &mut dyn Events, files: Vec<(String, u64)>) {
         for (path, bytes) in files {
             events.emit(Event::WouldDelete { path, bytes });
         }
     }
 
-    /// A suite was published.
-    pub fn published(&mut self, events: &mut dyn Events, directory: &str) {
+    /// Adds a published suite.
+    pub(crate) fn published(&mut self, events: &mut dyn Events, directory: &str) {
         let Some(position) = self.directories.iter().position(|own| own == directory) else { return };
         let suite = &mut self.run.summary.suites[position];
         if suite.state != SuiteState::Unchanged {
@@ -168,22 +168,22 @@ impl ReportBuilder {
         });
     }
 
-    /// Files were deleted.
-    pub fn deleted(&mut self, removed: Tally) {
+    /// Adds deleted files.
+    pub(crate) fn deleted(&mut self, removed: Tally) {
         self.run.summary.totals.deleted_files += removed.files;
         self.run.summary.totals.deleted_bytes += removed.bytes;
         self.run.summary.plan.delete_files += removed.files;
         self.run.summary.plan.delete_bytes += removed.bytes;
     }
 
-    /// The delete guard refused.
-    pub fn guarded(&mut self, events: &mut dyn Events, error: &GuardError) {
+    /// Adds the refusal of the delete guard.
+    pub(crate) fn guarded(&mut self, events: &mut dyn Events, error: &GuardError) {
         self.refused_deletion = Some(error.to_string());
         self.warn(events, error.to_string());
     }
 
     /// Warns about wrong forms of indexes, a line for each.
-    pub fn wrong_forms(&mut self, events: &mut dyn Events, mut lines: Vec<String>) {
+    pub(crate) fn wrong_forms(&mut self, events: &mut dyn Events, mut lines: Vec<String>) {
         let more = lines.len().saturating_sub(MISSING_NAMED);
         lines.truncate(MISSING_NAMED);
         if more > 0 {
@@ -192,21 +192,29 @@ impl ReportBuilder {
         lines.into_iter().for_each(|line| self.warn(events, line));
     }
 
-    /// Ends the run with the errors of suites that could not be mirrored while others were.
-    pub fn refused(&mut self, errors: Vec<CommandError>) -> Result<(), CommandError> {
+    /// Ends the run if suites could not be mirrored while others were.
+    ///
+    /// # Errors
+    ///
+    /// The first of `errors`, with the messages of the others.
+    pub(crate) fn refused(&mut self, errors: Vec<CommandError>) -> Result<(), CommandError> {
         errors.iter().for_each(|error| self.run.summary.problem(error.message.clone()));
         offer::together(errors).map_or(Ok(()), |error| Err(error.context(STAYS)))
     }
 
-    /// Warns of the parts that suites lack; returns lines about those that end the run with an error.
-    pub fn absent(&mut self, events: &mut dyn Events, absent: Vec<Absent>) -> Vec<String> {
+    /// Warns about the parts that suites lack. Returns lines about those that make the run fail.
+    pub(crate) fn absent(&mut self, events: &mut dyn Events, absent: Vec<Absent>) -> Vec<String> {
         let (expected, others): (Vec<_>, Vec<_>) = absent.into_iter().partition(|absent| absent.is_expected);
         expected.into_iter().for_each(|absent| self.warn(events, format!("{}; it is skipped there", absent.error)));
         others.into_iter().map(|absent| absent.error.to_string()).collect()
     }
 
-    /// Ends the run with an error if something was left out of the published suites.
-    pub fn left_out(&mut self, lines: Vec<String>) -> Result<(), CommandError> {
+    /// Ends the run if entries were left out of the published suites.
+    ///
+    /// # Errors
+    ///
+    /// `Partial` with the first `lines`, if there are any.
+    pub(crate) fn left_out(&mut self, lines: Vec<String>) -> Result<(), CommandError> {
         if lines.is_empty() {
             return Ok(());
         }
@@ -225,8 +233,13 @@ impl ReportBuilder {
             .hint("this is the archive's own fault: tell its maintainers, or leave the packages out with --exclude"))
     }
 
-    /// Ends the run with an error if files are missing, or deletion was refused.
-    pub fn missing(&mut self, missing: Vec<String>, why: Why, is_absent: bool) -> Result<(), CommandError> {
+    /// Ends the run if files are missing, or deletion was refused.
+    ///
+    /// # Errors
+    ///
+    /// For missing files `Partial`, or `Verification` if their content was wrong. `Partial` also if the delete guard
+    /// refused.
+    pub(crate) fn missing(&mut self, missing: Vec<String>, why: Why, is_absent: bool) -> Result<(), CommandError> {
         if missing.is_empty() {
             return match self.refused_deletion.take() {
                 Some(message) => Err(CommandError::new(ErrorKind::Partial, message)
@@ -259,8 +272,8 @@ impl ReportBuilder {
         Err(if is_absent { error.hint(indexes::HINT_IGNORE_MISSING) } else { error })
     }
 
-    /// The content of the trace file.
-    pub fn trace(
+    /// Content of this mirror's trace file.
+    pub(crate) fn trace(
         &self,
         settings: &MirrorSettings,
         offers: &[OfferedSuite],
@@ -296,8 +309,8 @@ impl ReportBuilder {
         }
     }
 
-    /// Ends the report.
-    pub fn report(self, session: &mut Session) -> Report {
+    /// Ends the report and returns it.
+    pub(crate) fn report(self, session: &mut Session) -> Report {
         let mut report = self.run.finish(&mut session.progression, [&session.site]);
         let summary = &mut report.summary;
         for host in &mut summary.hosts {

@@ -1,15 +1,15 @@
-//! How long files stay after the last index that named them is gone.
+//! Retention of files that no index names any more, and the delete guard.
 //!
-//! A client reads `InRelease`, then indexes, then packages, and may take a day for it. So files of earlier Releases stay
-//! for some generations *and* some hours. The guard stops a run that would delete too much: an upstream that is
-//! suddenly empty is more often a fault than intended.
+//! A client reads `InRelease`, then indexes, then packages, and may take a day for it. So files of earlier Releases
+//! stay for some generations *and* some hours. The guard refuses to delete too much: an upstream that is suddenly empty
+//! is more often a fault than an intention.
 
 use fullbore_engine::units;
 use serde::{Deserialize, Serialize};
 
 use super::membership::Departure;
 
-/// How long a file stays after the last index that names it is gone. Both times must have passed.
+/// Time for which a file stays after the last index that names it is gone. Both conditions must be met.
 ///
 /// ```
 /// let retention = fullbore_mirror::Retention::default();
@@ -32,11 +32,11 @@ impl Default for Retention {
 }
 
 impl Retention {
-    /// Whether a file that a suite stopped naming with `left` may be deleted. `generation` is the suite's present one;
-    /// `None` for a suite that is gone, where only the hours count.
+    /// Whether a file that a suite stopped naming with `left` may be deleted. `generation` is the current one of the
+    /// suite. `None` for a suite that is gone; then only the hours count.
     pub fn is_over(&self, left: &Departure, generation: Option<u32>, now: i64) -> bool {
         let hours_passed = now.saturating_sub(left.at) >= i64::from(self.hours) * 3600;
-        // The generation without the file makes the one before it the first earlier one.
+        // The generation before the one without the file is the first earlier one.
         let generations_passed =
             generation.is_none_or(|present| present.saturating_sub(left.generation) >= self.generations);
         hours_passed && generations_passed
@@ -46,9 +46,9 @@ impl Retention {
 /// A limit on the share of the mirrored files, and of their bytes, that one run may delete.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DeleteGuard {
-    /// The largest share, 0 to 1.
+    /// Maximum share of files, and of bytes, from 0 to 1.
     pub share_max: f64,
-    /// Delete above the limit too.
+    /// Whether to delete even above the limit.
     pub forced: bool,
 }
 
@@ -59,7 +59,8 @@ impl Default for DeleteGuard {
     }
 }
 
-/// The guard allows deletions of fewer files: in a mirror of a few packages an update may replace half of them. A guess.
+/// Fewer files than this may always be deleted: in a mirror of a few packages an update may replace half of them. A
+/// guess.
 const GUARDED_FILES_MIN: u64 = 20;
 
 /// A refused deletion.
@@ -70,20 +71,24 @@ const GUARDED_FILES_MIN: u64 = 20;
     units::bytes(*bytes_all)
 )]
 pub struct GuardError {
-    /// Files to be deleted.
+    /// Number of files to be deleted.
     pub files: u64,
-    /// Files in the mirror.
+    /// Number of files in the mirror.
     pub files_all: u64,
-    /// Bytes to be deleted.
+    /// Size of the files to be deleted, in bytes.
     pub bytes: u64,
-    /// Bytes in the mirror.
+    /// Size of all files in the mirror, in bytes.
     pub bytes_all: u64,
     /// The limit in percent, rounded down.
     pub share_max_percent: u32,
 }
 
 impl DeleteGuard {
-    /// Checks a deletion of `files` and `bytes` out of all that the mirror holds.
+    /// Checks the deletion of `files` and `bytes` out of all that the mirror has.
+    ///
+    /// # Errors
+    ///
+    /// `GuardError` if the share exceeds the limit, and the deletion is neither small nor forced.
     pub fn check(&self, files: u64, files_all: u64, bytes: u64, bytes_all: u64) -> Result<(), GuardError> {
         let over = |part: u64, all: u64| part as f64 > self.share_max * all as f64;
         if self.forced

@@ -1,16 +1,16 @@
-//! Selects the entries of a Release to mirror.
+//! Selects the entries of a Release that are mirrored.
 //!
 //! A Release names each index in several forms, many of which do not exist: Debian's
 //! names 257 uncompressed files that no server has. So:
 //! - compressed forms are all wanted, unless `--index-formats` restricts them;
 //! - the plain form is wanted only where it is the only one, or asked for;
-//! - of one index (its *group*) one form must come, the others are left out when no host,
-//!   the origin included, has them ([`Need`]);
+//! - of one index (its *group*) one form is required; the others are left out if no host, including the origin, has
+//!   them ([`Need`]);
 //! - one form of each index that names files is marked to be read.
 //!
-//! Architectures: `source` is an architecture here. `all` has its own `Packages` where the
-//! Release lists it and does not say `No-Support-for-Architecture-all: Packages`; clients
-//! of any architecture then read it, so it comes along. `Contents-all` always does.
+//! Architectures: `source` is one here. `all` has its own `Packages` if the Release lists it and does not have
+//! `No-Support-for-Architecture-all: Packages`. Clients of any architecture then read it, so it is included.
+//! `Contents-all` is always included.
 
 use std::collections::BTreeMap;
 
@@ -23,39 +23,39 @@ use crate::settings::{IndexFormat, Kind};
 
 /// The selected parts of a suite.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Selection {
-    /// A flat repository: no components, no architectures in paths.
+pub(crate) struct Selection {
+    /// Whether this is a flat repository: no components, no architectures in paths.
     pub flat: bool,
-    /// Components; empty: all.
+    /// Components to mirror; empty: all.
     pub components: Vec<String>,
     /// Binary architectures, `all` perhaps among them; empty: all.
     pub architectures: Vec<String>,
-    /// Binary packages.
+    /// Whether binary packages are mirrored.
     pub binaries: bool,
-    /// Source packages.
+    /// Whether source packages are mirrored.
     pub sources: bool,
-    /// Excluded kinds.
+    /// Kinds of files that are not mirrored.
     pub without: Vec<Kind>,
-    /// Languages of translations; empty: all.
+    /// Languages of translated descriptions; empty: all.
     pub languages: Vec<String>,
     /// Forms of indexes; empty: every compressed form.
     pub formats: Vec<IndexFormat>,
-    /// A component or architecture that a suite lacks is expected: the sources are for several archives.
+    /// Whether a missing component or architecture is expected, because the sources are for several archives.
     pub skips_absent: bool,
 }
 
-/// Whether an index is required.
+/// Whether an index is required for publishing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Need {
+pub(crate) enum Need {
     /// One form of this group is required; the others may be missing on every mirror.
     OneOf(u32),
-    /// May be missing on every mirror.
+    /// The index may be missing on every mirror.
     Optional,
 }
 
-/// How an index is read for the files that it names.
+/// Format of an index that names files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Reading {
+pub(crate) enum Reading {
     /// `Packages`
     Packages,
     /// `Sources`
@@ -68,36 +68,36 @@ pub enum Reading {
 
 /// A selected entry of the Release.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WantedIndex {
-    /// Path below the suite's directory.
+pub(crate) struct WantedIndex {
+    /// Path relative to the suite's directory.
     pub path: String,
-    /// Size in bytes.
+    /// Size of the served file in bytes.
     pub size: u64,
-    /// Hash of the file as served.
+    /// SHA-256 of the file as served.
     pub sha256: Sha256,
     /// SHA-512 in hex, for by-hash names.
     pub sha512: Option<Box<str>>,
-    /// The form.
+    /// Compression of the file.
     pub form: Form,
-    /// Whether it is required.
+    /// Whether the file is required.
     pub need: Need,
-    /// How it is read, for every form of an index that names files. The first fetched form is read.
+    /// Format of an index that names files, for all its forms. The first fetched form is read.
     pub reading: Option<Reading>,
     /// Rank in the order of reading within the group: 0 is fetched and read first.
     pub rank: u8,
 }
 
-/// A selection that the Release does not have.
+/// Why a Release does not have a selection.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum SelectError {
+pub(crate) enum SelectError {
     /// An unknown component.
     #[error("suite {suite} has no component {component:?}; it has: {}", .available.join(", "))]
     Component {
         /// The requested suite.
         suite: String,
-        /// The component.
+        /// Name of the component.
         component: String,
-        /// Those of the Release.
+        /// Components of the Release.
         available: Vec<String>,
     },
     /// An unknown architecture.
@@ -105,9 +105,9 @@ pub enum SelectError {
     Architecture {
         /// The requested suite.
         suite: String,
-        /// The architecture.
+        /// Name of the architecture.
         architecture: String,
-        /// Those of the Release.
+        /// Architectures of the Release.
         available: Vec<String>,
     },
     /// No packages are left to mirror.
@@ -118,29 +118,29 @@ pub enum SelectError {
     },
 }
 
-/// What a suite has of the selections.
+/// Entries that match the selections, and missing parts.
 #[derive(Debug)]
-pub struct Selected {
-    /// The entries to mirror, those to be read first.
+pub(crate) struct Selected {
+    /// Entries to mirror; those to be read come first.
     pub wants: Vec<WantedIndex>,
-    /// The components and architectures that it lacks.
+    /// Components and architectures that the suite lacks.
     pub absent: Vec<Absent>,
 }
 
-/// A component or architecture that a suite lacks, and that is not all of the selection.
+/// A component or architecture that a suite lacks, while it has other selected parts.
 #[derive(Debug)]
-pub struct Absent {
-    /// The error if nothing else were selected.
+pub(crate) struct Absent {
+    /// Error for a selection of this part alone.
     pub error: SelectError,
-    /// Whether this is nothing to end with an error for: the sources are for several archives.
+    /// Whether the absence is expected, so that the run does not fail: the sources are for several archives.
     pub is_expected: bool,
 }
 
-/// The union of the selections' entries. All selections have the same formats.
+/// Entries of all selections together. All selections have the same formats.
 ///
 /// # Errors
-/// When the Release has none of the components or architectures, or nothing is left.
-pub fn indexes(requested: &str, release: &Release, selections: &[Selection]) -> Result<Selected, SelectError> {
+/// [`SelectError`] if the Release has none of the components or architectures, or lists no package index for them.
+pub(crate) fn indexes(requested: &str, release: &Release, selections: &[Selection]) -> Result<Selected, SelectError> {
     let mut absent = Vec::new();
     for selection in selections.iter().filter(|selection| !selection.flat) {
         let lacking =
@@ -166,17 +166,17 @@ pub fn indexes(requested: &str, release: &Release, selections: &[Selection]) -> 
     for (number, group) in groups.into_values().enumerate() {
         add_group(&mut wants, number as u32, group, formats);
     }
-    // Contents and translations of packages that are not mirrored are no mirror.
+    // Contents and translations alone, without packages, are not a mirror.
     if !wants.iter().any(|want| matches!(want.reading, Some(Reading::Packages | Reading::Sources))) {
         return Err(SelectError::Nothing { suite: requested.to_owned() });
     }
-    // What is read decides when the pool can begin: it goes first, big before small.
+    // Indexes that are read go first, because the pool can begin only after them; large ones before small ones.
     wants.sort_by_key(|want| (want.reading.is_none(), want.rank, std::cmp::Reverse(want.size)));
     Ok(Selected { wants, absent })
 }
 
-/// Forms in the order in which they are read: gzip is decompressed at three times the rate
-/// of xz and the time to the first pool file counts more than the bytes of one index.
+/// Forms in order of reading. gzip is decompressed at three times the rate of xz, and the time to the first pool file
+/// counts more than the bytes of an index.
 const READING_ORDER: [Form; 6] = [Form::Lz4, Form::Gz, Form::Zst, Form::Xz, Form::Bz2, Form::Plain];
 
 fn add_group(
@@ -190,7 +190,7 @@ fn add_group(
     let some_asked = group.iter().any(|(_, name)| asked(name.form));
     group.retain(|(_, name)| {
         if formats.is_empty() || !some_asked {
-            // If no requested format is listed, all listed ones are taken: better than no index.
+            // If no requested format is listed, all listed ones are taken, which is better than no index.
             name.form != Form::Plain || !compressed
         } else {
             asked(name.form)
@@ -222,8 +222,8 @@ fn form_of(format: IndexFormat) -> Form {
     }
 }
 
-/// Small files beside the indexes are listed by many archives that do not have them;
-/// without a list of patches clients read the whole index.
+/// Whether a form is required. Many archives list small files beside the indexes but do not have them. Without a list
+/// of patches, clients read the whole index.
 fn need(name: &IndexName<'_>, group: u32) -> Need {
     match name.kind {
         _ if name.diff => Need::Optional,
@@ -237,7 +237,7 @@ fn need(name: &IndexName<'_>, group: u32) -> Need {
 
 impl Reading {
     /// How an index of this name is read; `None` for an index that names no files.
-    pub fn of(name: &IndexName<'_>) -> Option<Reading> {
+    pub(crate) fn of(name: &IndexName<'_>) -> Option<Reading> {
         match name.kind {
             _ if name.diff => Some(Reading::DiffIndex),
             IndexKind::Packages { .. } => Some(Reading::Packages),
@@ -264,7 +264,8 @@ impl Selection {
             IndexKind::Sources => self.sources,
             IndexKind::Contents { udeb } => with(Kind::Contents) && (!udeb || with(Kind::Udeb)),
             IndexKind::Translation { language } => {
-                // Translation-de_AT serves who asks for de_AT; de alone takes only Translation-de.
+                // Translation-de_AT is for clients that request de_AT; clients that request de read only
+                // Translation-de.
                 self.binaries
                     && with(Kind::Translations)
                     && (self.languages.is_empty() || self.languages.iter().any(|wanted| wanted == language))
@@ -284,8 +285,8 @@ impl Selection {
             Some(component) => {
                 self.components.is_empty() || self.components.iter().any(|wanted| same_component(wanted, component))
             }
-            // What stands at the top serves all components: Contents of old suites. The unknown
-            // is taken along only with everything.
+            // Indexes at the top belong to all components, such as Contents of old suites. Unknown ones are mirrored
+            // only if all components are.
             None => self.components.is_empty() || name.kind != IndexKind::Other,
         }
     }
@@ -307,7 +308,7 @@ impl Selection {
     }
 
     /// The selection as text, for messages and the state.
-    pub fn describe(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         let or_all = |list: &[String]| if list.is_empty() { "all".to_owned() } else { list.join(",") };
         let mut architectures = if self.binaries { or_all(&self.architectures) } else { String::new() };
         if self.sources {
@@ -318,7 +319,7 @@ impl Selection {
 }
 
 /// Architectures by which the packages of an index are filtered; empty for all. A flat repository has one list for all.
-pub fn within_indexes(selections: &[Selection]) -> Vec<String> {
+pub(crate) fn within_indexes(selections: &[Selection]) -> Vec<String> {
     let of_packages = || selections.iter().filter(|selection| selection.binaries);
     if of_packages().any(|selection| !selection.flat || selection.architectures.is_empty()) {
         return Vec::new();
@@ -335,8 +336,8 @@ fn same_component(wanted: &str, component: &str) -> bool {
     wanted == component || component.rsplit_once('/').is_some_and(|(_, last)| last == wanted)
 }
 
-/// The components that a suite lacks, and whether these are all of the selection. What its entries have is there, whatever
-/// `Components` says: some archives name other components than they have.
+/// Errors for components that a suite lacks, and whether these are all of the selection. A component with entries is
+/// present, whatever `Components` says: some archives name other components than they have.
 fn check_components(requested: &str, release: &Release, selection: &Selection) -> (Vec<SelectError>, bool) {
     if release.components.is_empty() {
         return (Vec::new(), false);
@@ -358,7 +359,7 @@ fn check_components(requested: &str, release: &Release, selection: &Selection) -
     (lacking, is_all)
 }
 
-/// The same for architectures.
+/// Errors for architectures that a suite lacks, and whether these are all of the selection.
 fn check_architectures(requested: &str, release: &Release, selection: &Selection) -> (Vec<SelectError>, bool) {
     // `Architectures` never lists `source`; the entries show whether there are sources.
     let has_sources = release.entries.iter().any(|entry| classify(entry.path.as_str()).kind == IndexKind::Sources);
@@ -458,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn one_architecture_with_all_kinds_and_no_plain_names() {
+    fn an_architecture_has_all_kinds_of_indexes_and_no_plain_ones() {
         assert_eq!(
             paths(TRIXIE, &amd64()),
             [
@@ -492,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn only_sources() {
+    fn sources_alone_select_only_indexes_of_sources() {
         let selection = Selection { binaries: false, sources: true, ..amd64() };
         assert_eq!(
             paths(TRIXIE, &selection),
@@ -591,7 +592,7 @@ mod tests {
     }
 
     #[test]
-    fn what_any_of_several_selections_wants() {
+    fn what_any_of_several_selections_wants_is_selected() {
         let contrib = Selection { components: names(&["contrib"]), ..amd64() };
         let sources = Selection { binaries: false, sources: true, ..amd64() };
         let wants = indexes("trixie", &release(TRIXIE, PATHS), &[contrib, sources]).unwrap().wants;
@@ -611,7 +612,7 @@ mod tests {
     }
 
     #[test]
-    fn old_security_suites() {
+    fn old_security_suites_have_components_without_their_prefix() {
         let release = release(
             "Suite: oldstable\nCodename: buster\nArchitectures: amd64\nComponents: updates/main updates/contrib",
             &["main/binary-amd64/Packages.xz", "contrib/binary-amd64/Packages.xz"],

@@ -1,4 +1,4 @@
-//! What a run works with: directories, journal, connections, clocks.
+//! Resources of a run: directories, journal, connections, clocks.
 
 use std::io::ErrorKind as Refused;
 use std::ops::Range;
@@ -24,40 +24,40 @@ use super::subtract::LoggedFile;
 use super::tree::Tree;
 use fullbore_wire::run::{Fetched, Network, NetworkSettings, Progression, Site, SiteParts, site};
 
-/// Largest number of writing threads: eight write and hash more than a 10 Gbit/s network brings. A guess.
+/// Maximum number of writing threads. A guess: eight write and hash more than a 10 Gbit/s network delivers.
 pub(super) const THREADS_MAX: usize = 8;
 
-/// A run's directories, connections and clocks.
-pub struct Session {
-    /// Has fullbore's own files of the mirror, and unfinished files.
+/// Directories, connections and clocks of a run.
+pub(crate) struct Session {
+    /// Directory with fullbore's own files, and with unfinished files.
     pub own: Arc<Root>,
     /// The published files of the mirror.
     pub tree: Arc<dyn Tree>,
-    /// The directories of the run, the mirror's among them.
+    /// All directories of the run, including the mirror's.
     pub directories: Directories,
-    /// Writes below the working directory.
+    /// Destination of fetched files and names.
     pub destination: Destination,
-    /// Lists finished and unfinished files, for the next run if this one is killed.
+    /// Journal of finished and unfinished files, for the next run if this one is killed.
     pub journal: Arc<Journal>,
     /// Files that a killed run finished, and whether each was synced.
     pub logged: Vec<(LoggedFile, bool)>,
-    /// The clocks of the stages.
+    /// Clocks of all stages, for the verdict.
     pub ledger: Ledger,
-    /// The mirrors that serve the archive.
+    /// Mirrors that serve the archive.
     pub site: Site,
-    /// Runs the connections.
+    /// Runtime of the connections.
     pub runtime: Network,
-    /// The clock of the stage "local scan".
+    /// Clock of the stage "local scan".
     pub scan: Arc<StageClock>,
-    /// The clock of the stage "sync".
+    /// Clock of the stage "sync".
     pub sync: Arc<StageClock>,
-    /// Files and bytes so far, and the sampler.
+    /// Counters of files and bytes, and the sampler.
     pub progression: Progression,
 }
 
-/// Where files land.
+/// Destination of fetched files.
 #[derive(Clone)]
-pub enum Destination {
+pub(crate) enum Destination {
     /// A directory.
     Directory(Arc<LocalTarget>),
     /// A bucket.
@@ -65,22 +65,23 @@ pub enum Destination {
 }
 
 impl Destination {
-    /// As [`Target::publish`].
+    /// Gives names to stored content, as [`Target::publish`] does.
     ///
     /// # Errors
-    /// As there.
-    pub fn publish(&self, names: &[Name]) -> Result<(), TargetError> {
+    /// The errors of [`Target::publish`].
+    pub(crate) fn publish(&self, names: &[Name]) -> Result<(), TargetError> {
         match self {
             Destination::Directory(target) => target.publish(names),
             Destination::Bucket(bucket) => bucket.target.publish(names),
         }
     }
 
-    /// Returns when everything so far is as durable as the destination promises, fullbore's own files among it.
+    /// Makes all writes so far as durable as the destination promises, including fullbore's own files.
     ///
     /// # Errors
-    /// Files cannot be written; another run has changed the state of a mirror in a bucket.
-    pub fn barrier(&self) -> Result<(), TargetError> {
+    /// [`TargetError`] if files cannot be written or synced, or another run has changed the state of a mirror in a
+    /// bucket.
+    pub(crate) fn barrier(&self) -> Result<(), TargetError> {
         match self {
             Destination::Directory(target) => target.barrier().map(drop),
             Destination::Bucket(bucket) => {
@@ -90,11 +91,12 @@ impl Destination {
         }
     }
 
-    /// Where fullbore's own files are only copies of those of the mirror: writes them back.
+    /// Writes fullbore's own files back, if the local ones are only copies.
     ///
     /// # Errors
-    /// As [`Destination::barrier`].
-    pub fn save(&self) -> Result<(), TargetError> {
+    /// [`TargetError`] if they cannot be written, or another run has changed the state of a mirror in a bucket. A
+    /// directory needs no write.
+    pub(crate) fn save(&self) -> Result<(), TargetError> {
         match self {
             Destination::Directory(_) => Ok(()),
             Destination::Bucket(bucket) => bucket.save(),
@@ -103,8 +105,13 @@ impl Destination {
 }
 
 impl Session {
-    /// Opens everything but connections. The directory is locked already.
-    pub fn open(
+    /// Opens everything except connections. The directory must be locked already.
+    ///
+    /// # Errors
+    ///
+    /// `Disk` if a directory or the journal cannot be opened, `Usage` for an unusable address or network setting, and
+    /// `Internal` if a thread cannot be started.
+    pub(crate) fn open(
         directories: Directories,
         origins: &[String],
         origin_only: bool,
@@ -112,7 +119,7 @@ impl Session {
         durability: Durability,
     ) -> Result<Session, CommandError> {
         let ledger = Ledger::new();
-        // The sampler first: the verdict covers set-up too.
+        // The sampler starts first, so that the verdict covers the set-up too.
         let progression = Progression::start(&ledger, directories.volume.path(), network.record.as_deref())?;
         directories.work.create_directory(OWN_DIRECTORY, 0o700).map_err(|error| disk(&error))?;
         signature::sweep(&directories.work.path().join(OWN_DIRECTORY));
@@ -153,8 +160,13 @@ impl Session {
         })
     }
 
-    /// Fetches a batch. A local failure, such as a full disk, ends it; fetched files stay for the next run.
-    pub fn fetch(
+    /// Fetches a batch. A local failure, such as a full disk, ends the batch; fetched files stay for the next run.
+    /// Failures of mirrors are in the result.
+    ///
+    /// # Errors
+    ///
+    /// `Disk` or the errors of the store if a file cannot be written, `Interrupted` if a signal arrived.
+    pub(crate) fn fetch(
         &mut self,
         batch: Arc<dyn Catalogue>,
         items: Vec<Item>,
@@ -166,12 +178,16 @@ impl Session {
         Ok(all.remove(0))
     }
 
-    /// The ranges of a file that an earlier run left.
-    pub fn present(&self, path: &str, size: u64, sha256: Sha256) -> Result<Vec<Range<u64>>, FileError> {
+    /// Ranges of a file that an earlier run fetched.
+    ///
+    /// # Errors
+    ///
+    /// [`FileError`] if the unfinished file cannot be looked at, in a dry run.
+    pub(crate) fn present(&self, path: &str, size: u64, sha256: Sha256) -> Result<Vec<Range<u64>>, FileError> {
         if !self.directories.is_untouched() {
             return Ok(self.site.landing.present(path, size, sha256));
         }
-        // The landing looks in the working directory; the unfinished file is in the mirror.
+        // A dry run lands in its working directory, but the unfinished file is in the mirror.
         let mut present = self.journal.present(path, size, sha256);
         if !present.is_empty() {
             present.clamp(self.own.part_size(path)?.unwrap_or(0));
@@ -180,11 +196,11 @@ impl Session {
     }
 }
 
-/// What a failure of the destination leaves.
+/// Context of a failure of the destination.
 const INTACT: &str = "the mirror as it was published before is intact";
 
-/// An error of the mirror's directory or store.
-pub fn disk(error: &dyn std::error::Error) -> CommandError {
+/// Error of a command for a failure in the mirror's directory or store.
+pub(crate) fn disk(error: &dyn std::error::Error) -> CommandError {
     if let Some(failure) = error.source().and_then(StoreFailure::behind) {
         return failure.command(error).context(INTACT);
     }
@@ -193,7 +209,7 @@ pub fn disk(error: &dyn std::error::Error) -> CommandError {
         cause = outer.source();
     }
     let hint = match cause.and_then(|cause| cause.downcast_ref::<std::io::Error>()).map(std::io::Error::kind) {
-        // It has a hint in every command.
+        // Every command adds a hint of its own.
         Some(Refused::PermissionDenied) => None,
         Some(Refused::ReadOnlyFilesystem) => Some("mount the file system for writing, or choose another directory"),
         Some(Refused::AlreadyExists | Refused::NotADirectory) => {

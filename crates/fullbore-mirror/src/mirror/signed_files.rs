@@ -1,7 +1,7 @@
-//! Paths that belong to one suite alone: its signed files, and the files in its directory.
+//! Paths that belong to exactly one suite: its signed files, and the files in its directory.
 //!
-//! A suite may lie within the directory of another one, whose Release lists everything below it, perhaps outdated. A
-//! state of an earlier version may list such entries as indexes.
+//! A suite may lie within the directory of another suite, whose Release lists everything below it, perhaps with
+//! outdated content. A state of an earlier version may list such entries as indexes.
 
 use std::collections::HashMap;
 
@@ -14,26 +14,26 @@ use super::state::SuiteRecord;
 use super::tree::Tree;
 
 /// The signed files of a suite in publishing order.
-pub const SIGNED_FILES: [&str; 3] = ["Release.gpg", "Release", "InRelease"];
+pub(crate) const SIGNED_FILES: [&str; 3] = ["Release.gpg", "Release", "InRelease"];
 
-/// Whether a path is a signed file of one of these suites that is published.
-pub fn is_recorded(suites: &[SuiteRecord], path: &str) -> bool {
+/// Whether a path is a signed file of one of these suites, if that is published.
+pub(crate) fn is_recorded(suites: &[SuiteRecord], path: &str) -> bool {
     suites.iter().any(|suite| !suite.retired && is_within(&suite.directory, path))
 }
 
-/// The suites within the directory of another one, the outer suite.
-pub struct NestedSuites<'a> {
+/// Suites within the directory of another one, the outer suite.
+pub(crate) struct NestedSuites<'a> {
     tree: &'a dyn Tree,
     outer: &'a str,
-    /// Directories of suites: recorded ones, and those of this run.
+    /// Directories of suites, recorded ones and those of this run.
     suites: Vec<&'a str>,
-    /// Checked directories below the outer suite's, and whether each is a suite's.
+    /// Directories below the outer suite's that were checked, and whether each is a suite.
     seen: HashMap<String, bool>,
 }
 
 impl<'a> NestedSuites<'a> {
-    /// Of the suite in the directory `outer`. `of_run`: the directories of this run.
-    pub fn new(
+    /// Finds suites in the directory `outer`. `of_run` has the directories of this run.
+    pub(crate) fn new(
         tree: &'a dyn Tree,
         outer: &'a str,
         recorded: &'a [SuiteRecord],
@@ -43,11 +43,12 @@ impl<'a> NestedSuites<'a> {
         NestedSuites { tree, outer, suites: recorded.chain(of_run).collect(), seen: HashMap::new() }
     }
 
-    /// Removes entries within inner suites from the outer suite's Release: only the inner suite publishes them.
+    /// Removes entries in inner suites from the Release of the outer suite, because only the inner suite publishes
+    /// them.
     ///
     /// # Errors
-    /// A file or directory of the mirror cannot be read.
-    pub fn leave_out(&mut self, release: &mut Release) -> Result<(), FileError> {
+    /// [`FileError`] if a file or directory of the mirror cannot be read.
+    pub(crate) fn leave_out(&mut self, release: &mut Release) -> Result<(), FileError> {
         let mut remaining = Vec::with_capacity(release.entries.len());
         for entry in release.entries.drain(..) {
             if !self.has(entry.path.as_str())? {
@@ -81,15 +82,15 @@ impl<'a> NestedSuites<'a> {
     /// no signature.
     ///
     /// # Errors
-    /// A file or directory of the mirror cannot be read.
-    pub fn is_suite(&self, directory: &str) -> Result<bool, FileError> {
+    /// [`FileError`] if a file or directory of the mirror cannot be read.
+    pub(crate) fn is_suite(&self, directory: &str) -> Result<bool, FileError> {
         let is_there = |name: &str| Ok::<_, FileError>(links::stat(self.tree, &below(directory, name))?.is_some());
         Ok(self.suites.contains(&directory) || is_there("InRelease")? || is_there("Release.gpg")?)
     }
 }
 
-/// Whether a path is a signed file of the suite of this directory.
-pub fn is_within(directory: &str, path: &str) -> bool {
+/// Whether a path is a signed file of the suite in this directory.
+pub(crate) fn is_within(directory: &str, path: &str) -> bool {
     let (above, name) = split(path);
     SIGNED_FILES.contains(&name) && above == directory
 }

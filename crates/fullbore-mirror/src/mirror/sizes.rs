@@ -1,8 +1,8 @@
-//! Sizes of files whose index has none: `SHA256SUMS` of installer images lists only hashes, and every download needs a
-//! bound.
+//! Sizes of files without a size in their index: `SHA256SUMS` of installer images has only hashes, and every download
+//! needs a limit.
 //!
-//! First a HEAD request. If its answer has no length (chunked encoding, caches), a request for the first byte, whose
-//! `Content-Range` has the size. A host without ranges sends the whole file, which is counted.
+//! First a HEAD request is sent. If the answer has no length (chunked encoding, caches), a request for the first byte
+//! follows, whose `Content-Range` has the size. A host without ranges sends the whole file, which is then counted.
 
 use std::time::Duration;
 
@@ -14,53 +14,58 @@ use fullbore_wire::range::ContentRange;
 
 use super::session::Session;
 
-/// Sizes requested at once; an archive has some hundred installer images.
+/// Number of sizes requested in parallel. An archive has some hundred installer images.
 const ASKED_AT_ONCE: usize = 64;
 
-/// Largest file that is counted, in bytes: more than any installer image below `dists/` has.
+/// Maximum number of bytes that are counted; no installer image below `dists/` is larger.
 const COUNTED_BYTES_MAX: u64 = 1 << 30;
 
-/// Requests for a body per host: a broken transfer is not resumed.
+/// Number of requests for a body per host: a broken transfer is not resumed.
 const BODY_TRIES: usize = 2;
 
-/// The host of the indexes.
+/// Host that sent the indexes.
 const ORIGIN: HostId = 0;
 
-/// Answers of a host that does not have a file, or does not give it to us.
+/// HTTP statuses of a host that does not have a file, or does not give it to this client.
 const MISSING: [u16; 3] = [403, 404, 410];
 
-/// Timeout for the head and for each piece of a counted file; the same as for a fetch.
+/// Timeout for the header and for each piece of a counted file, as in a fetch.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What hosts tell of a file's size.
+/// Size of a file, as hosts reported it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Told {
-    /// Its size in bytes.
+pub(crate) enum Told {
+    /// Size in bytes.
     Size(u64),
-    /// The origin answered that it does not have the file, and no other host has it.
+    /// The origin does not have the file, and no other host has it.
     Absent,
-    /// No host told a size, and the origin did not say that the file is absent.
+    /// No host reported a size, and the origin did not say that the file is absent.
     Nothing,
 }
 
 impl Told {
-    /// The size, if one was told.
-    pub fn size(self) -> Option<u64> {
+    /// Size in bytes, if a host reported one.
+    pub(crate) fn size(self) -> Option<u64> {
         if let Told::Size(size) = self { Some(size) } else { None }
     }
 }
 
-/// A file whose size is asked for.
+/// A file whose size is requested.
 #[derive(Debug, Clone, Default)]
-pub struct Asked {
-    /// Its path on the hosts.
+pub(crate) struct Asked {
+    /// Path of the file on the hosts.
     pub path: String,
-    /// Sizes that were told before, and turned out to be those of other content.
+    /// Sizes that were reported before, and that turned out to belong to other content.
     pub wrong: Vec<u64>,
 }
 
-/// What hosts tell of these files, in their order; the first size that is not known to be wrong counts.
-pub fn learn(files: Vec<Asked>, session: &Session, stop: &Stop) -> Result<Vec<Told>, CommandError> {
+/// Requests the sizes of these files; returns the answers in their order. The first size that is not known to be wrong
+/// counts.
+///
+/// # Errors
+///
+/// `Interrupted` if a signal arrived. Failures of hosts are in the result.
+pub(crate) fn learn(files: Vec<Asked>, session: &Session, stop: &Stop) -> Result<Vec<Told>, CommandError> {
     let mut learned = vec![Told::Nothing; files.len()];
     let files: Vec<(usize, Asked)> = files.into_iter().enumerate().collect();
     for group in files.chunks(ASKED_AT_ONCE) {
@@ -103,14 +108,14 @@ async fn on_some_host(watch: &Watch, file: &Asked) -> Told {
         }
         match told {
             Told::Size(size) if is_new(&size) => return told,
-            // Its index is from the origin, which knows best.
+            // The index is from the origin, so its answer counts most.
             _ => is_absent |= host == ORIGIN && told == Told::Absent,
         }
     }
     if is_absent { Told::Absent } else { Told::Nothing }
 }
 
-/// The size by a request for the first byte.
+/// Determines the size by a request for the first byte.
 async fn by_body(watch: &Watch, host: HostId, path: &str) -> Told {
     let get = Get {
         path: path.to_owned(),
@@ -121,7 +126,7 @@ async fn by_body(watch: &Watch, host: HostId, path: &str) -> Told {
     let Ok(mut streamed) = watch.stream(host, get, PATIENCE).await else { return Told::Nothing };
     match (streamed.head.status, streamed.head.content_range, streamed.head.content_length) {
         (206, Some(ContentRange::Bytes { complete, .. }), _) => return complete.map_or(Told::Nothing, Told::Size),
-        // There is no first byte.
+        // The file is empty, so it has no first byte.
         (416, Some(ContentRange::Unsatisfied { complete }), _) => return Told::Size(complete),
         (200, _, Some(length)) => return Told::Size(length),
         (200, _, None) => {}

@@ -1,7 +1,7 @@
-//! A snapshot: hard links to the published files under `snapshots/NAME/`.
+//! Snapshots: hard links to the published files under `snapshots/NAME/`.
 //!
-//! It needs no space for content, and later runs do not change it: files are never written in place. It is built
-//! under a temporary name and renamed when complete.
+//! A snapshot takes no space for content, and later runs do not change it, because files are never written in place. It
+//! is built under a temporary name, and renamed when it is complete.
 
 use fullbore_engine::files::{FileError, Kind, PartWriter, Root};
 use fullbore_engine::units;
@@ -12,16 +12,16 @@ use super::state::{Header, OWN_DIRECTORY, Removal, STATE_PATH, State, StateError
 use super::subtract::Tally;
 use super::tree::Tree;
 
-/// The directory of snapshots below the mirror's.
+/// Directory of snapshots, relative to the mirror.
 pub const SNAPSHOT_DIRECTORY: &str = "snapshots";
 
 /// Prefix of the temporary names of snapshots, in `.fullbore`.
 const UNFINISHED: &str = "snapshot-";
 
-/// Longest name in bytes: together with a path of 1024 bytes still far below `PATH_MAX`.
+/// Maximum length of a name in bytes. With a path of 1024 bytes it is still far below `PATH_MAX`.
 const NAME_BYTES_MAX: usize = 100;
 
-/// A snapshot that cannot be made.
+/// Why a snapshot cannot be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SnapshotError {
@@ -30,27 +30,27 @@ pub enum SnapshotError {
         "invalid snapshot name {name:?}: use letters, digits and . _ + -, begin with a letter or digit, at most {NAME_BYTES_MAX} bytes"
     )]
     Name {
-        /// As given.
+        /// The name as given.
         name: String,
     },
-    /// There is one of that name.
+    /// A snapshot of this name exists.
     #[error("snapshot {name:?} already exists")]
     Exists {
-        /// The name.
+        /// Name of the snapshot.
         name: String,
     },
-    /// A file that a store cannot copy.
+    /// A file is too large for a store to copy.
     #[error(
         "cannot make a full snapshot: {path} has {}, and stores copy objects of at most {} at once; make a snapshot without --snapshot-full, whose packages stay in the pool",
         units::bytes(*size),
         units::bytes(*bytes_max)
     )]
     TooLarge {
-        /// Its path.
+        /// Path of the file.
         path: String,
-        /// Its length in bytes.
+        /// Size of the file in bytes.
         size: u64,
-        /// Bytes that can be copied by one request.
+        /// Maximum size that one request can copy, in bytes.
         bytes_max: u64,
     },
     /// The file system has no hard links.
@@ -59,7 +59,7 @@ pub enum SnapshotError {
     /// The state cannot be read.
     #[error(transparent)]
     State(#[from] StateError),
-    /// Refused by the system.
+    /// A file cannot be read, linked or written.
     #[error(transparent)]
     File(#[from] FileError),
 }
@@ -82,11 +82,12 @@ pub fn check_snapshot_name(name: &str) -> Result<(), SnapshotError> {
     Ok(())
 }
 
-/// Checks that a snapshot `name` can be made; to be called before the run.
+/// Checks that a snapshot `name` can be made. Call it before the run.
 ///
 /// # Errors
-/// [`SnapshotError::Name`], [`SnapshotError::Exists`] and errors of the file system.
-pub fn check_name(tree: &dyn Tree, name: &str) -> Result<(), SnapshotError> {
+/// [`SnapshotError::Name`] for a bad name, [`SnapshotError::Exists`] if the snapshot exists, and
+/// [`SnapshotError::File`] if the tree cannot be read.
+pub(crate) fn check_name(tree: &dyn Tree, name: &str) -> Result<(), SnapshotError> {
     check_snapshot_name(name)?;
     if tree.stat(&format!("{SNAPSHOT_DIRECTORY}/{name}"))?.is_some() {
         return Err(SnapshotError::Exists { name: name.to_owned() });
@@ -94,11 +95,12 @@ pub fn check_name(tree: &dyn Tree, name: &str) -> Result<(), SnapshotError> {
     Ok(())
 }
 
-/// Makes a snapshot of all files that the published suites name. Returns their number and bytes.
+/// Makes a snapshot of all files that the published suites name. Returns their number and size.
 ///
 /// # Errors
-/// A bad name, a file system without hard links, a damaged state, refusals of the system.
-pub fn make(root: &Root, state: &State, name: &str) -> Result<Tally, SnapshotError> {
+/// [`SnapshotError::Name`] for a bad name, [`SnapshotError::NoLinks`] if the file system has no hard links,
+/// [`SnapshotError::State`] for a damaged state, and [`SnapshotError::File`] if a file cannot be linked.
+pub(crate) fn make(root: &Root, state: &State, name: &str) -> Result<Tally, SnapshotError> {
     check_name(root, name)?;
     let building = format!("{OWN_DIRECTORY}/{UNFINISHED}{name}");
     sweep(root)?;
@@ -123,7 +125,7 @@ pub fn make(root: &Root, state: &State, name: &str) -> Result<Tally, SnapshotErr
         }
     }
     root.create_directory(&building, 0o755)?;
-    // What was selected, and what was believed without a signature, so that `check` can tell what is missing.
+    // The selections, and whether a suite was accepted without a signature, so that `check` can tell what is missing.
     root.create_directory(&format!("{building}/{OWN_DIRECTORY}"), 0o700)?;
     let header = write_list(root, state, &format!("{building}/{}", list_path(1)), None)?;
     root.write_part(&format!("{building}/{STATE_PATH}"), &header.to_text())?.finish()?;
@@ -131,13 +133,13 @@ pub fn make(root: &Root, state: &State, name: &str) -> Result<Tally, SnapshotErr
     Ok(linked)
 }
 
-/// Takes a file and the suites that name it.
+/// Callback for a file, and the suites that name it.
 type Visit<'a> = dyn FnMut(&Record<'_>, &[SuiteId]) -> Result<(), SnapshotError> + 'a;
 
 /// Visits the files that the published suites name, with the suites of each.
 ///
 /// # Errors
-/// A damaged state; what `visit` fails with.
+/// [`SnapshotError::State`] if the state's list is missing or damaged, and the errors of `visit`.
 pub(super) fn each_named(own: &Root, state: &State, visit: &mut Visit<'_>) -> Result<(), SnapshotError> {
     let Some(mut records) = state.records(own)? else { return Ok(()) };
     while let Some(record) = records.next().map_err(|source| StateError::List { path: state.list_path(), source })? {
@@ -149,10 +151,11 @@ pub(super) fn each_named(own: &Root, state: &State, visit: &mut Visit<'_>) -> Re
     Ok(())
 }
 
-/// Writes the list of a state of these files; returns its header. `mirror` is its address, if it is in a bucket.
+/// Writes a state's list of these files; returns its header. `mirror` is the address of the snapshot, if it is in a
+/// bucket.
 ///
 /// # Errors
-/// A damaged state; a list that cannot be written.
+/// [`SnapshotError::State`] if the state's list is damaged, [`SnapshotError::File`] if the new list cannot be written.
 pub(super) fn write_list(
     own: &Root,
     state: &State,
@@ -177,8 +180,8 @@ pub(super) fn write_list(
 /// Removes unfinished snapshots of killed runs: their links would keep deleted files on disk.
 ///
 /// # Errors
-/// Refusals of the system.
-pub fn sweep(own: &Root) -> Result<(), FileError> {
+/// [`FileError`] if a directory cannot be read or a file cannot be removed.
+pub(crate) fn sweep(own: &Root) -> Result<(), FileError> {
     for (name, kind) in own.list(OWN_DIRECTORY)? {
         if let Some(name) = name.to_str().filter(|name| kind == Kind::Directory && name.starts_with(UNFINISHED)) {
             remove_tree(own, &format!("{OWN_DIRECTORY}/{name}"))?;

@@ -1,12 +1,10 @@
-//! The state of a mirror: the files that it holds, so that a run need not walk the tree.
+//! The state of a mirror: the files that it contains, so that a run need not walk the tree.
 //!
-//! `.fullbore/state` is small: the suites with the hash of the `InRelease` they were
-//! published from, how they were selected, the table of memberships. Reading it alone
-//! decides that nothing changed. The list of files is beside it in `files-N.zst`
-//! (see `records`), read as a stream only when there is something to plan. Both are
-//! rewritten, and become current by one rename of `state`, the last write of a run.
-//! The log has the finished files of a killed run. If the state is lost or damaged, the
-//! next run reads the files on disk and downloads nothing.
+//! `.fullbore/state` is small. It has the suites, with the hash of the published `InRelease` and the selections, and
+//! the table of memberships. Reading it alone shows whether anything has changed. The list of files is beside it in
+//! `files-N.zst` (see `records`), and is read as a stream only when a run has something to plan. Both are rewritten,
+//! and become current by one rename of `state`, the last write of a run. The log has the finished files of a killed
+//! run. If the state is lost or damaged, the next run reads the files on disk and downloads nothing.
 
 use std::fs::File;
 use std::io;
@@ -24,61 +22,61 @@ use super::retention::Retention;
 use super::session::disk;
 use super::subtract::Tally;
 
-/// Directory of fullbore's own files below the mirror's, with mode 0700.
+/// Directory of fullbore's own files, relative to the mirror, with mode 0700.
 pub const OWN_DIRECTORY: &str = ".fullbore";
-/// The header.
-pub const STATE_PATH: &str = ".fullbore/state";
-/// The journal: files written after the state.
-pub const LOG_PATH: &str = ".fullbore/log";
-/// Exists from the first change of a run until its state is written.
+/// Path of the state's header.
+pub(crate) const STATE_PATH: &str = ".fullbore/state";
+/// Path of the journal: files written after the state.
+pub(crate) const LOG_PATH: &str = ".fullbore/log";
+/// Path of the mark that exists from the first change of a run until its state is written.
 pub(super) const MARK_PATH: &str = ".fullbore/unfinished";
-/// Indexes and replaced files by hash, until they get their names.
-pub const INDEX_DIRECTORY: &str = ".fullbore/index";
+/// Directory of indexes and replaced files, named by hash until they are published.
+pub(crate) const INDEX_DIRECTORY: &str = ".fullbore/index";
 
-/// Version of the format. A state of a later version is refused, not overwritten.
+/// Version of the format. A state of a later version is refused and not overwritten.
 const VERSION: u32 = 1;
 /// First word of the header file.
 const MAGIC: &str = "fullbore-state";
-/// Largest header. 10,000 suites and 100,000 memberships stay below 16 MiB.
+/// Maximum size of a header. 10,000 suites and 100,000 memberships stay below 16 MiB.
 const HEADER_BYTES_MAX: u64 = 64 << 20;
 
-/// Content of the mark when something was accepted without a signature.
+/// Content of the mark if the run accepted something without a signature.
 const MARK_UNSIGNED: &[u8] = b"unsigned";
 
-/// The path of a file of this hash until it is published.
-pub fn index_path(sha256: Sha256) -> String {
+/// Path of a file with this hash until it is published.
+pub(crate) fn index_path(sha256: Sha256) -> String {
     format!("{INDEX_DIRECTORY}/{sha256}")
 }
 
-/// A state that cannot be read, used or written.
+/// Why a state cannot be read, used or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StateError {
     /// A file operation failed.
     #[error(transparent)]
     File(#[from] FileError),
-    /// Reading or writing the list of files failed.
+    /// The list of files cannot be read or written.
     #[error("{path}: {source}")]
     List {
-        /// The list, below the mirror's directory.
+        /// Path of the list, relative to the mirror.
         path: String,
-        /// What happened.
+        /// Error of the list or of the system.
         source: io::Error,
     },
-    /// The directory was last written by a later fullbore.
+    /// A later fullbore wrote the state.
     #[error("{STATE_PATH} has version {found}, this fullbore knows up to {VERSION}")]
     Newer {
-        /// Its version.
+        /// Version of the state.
         found: u32,
     },
     /// The offered Release is older than the mirrored one (M10).
     #[error("{directory}: the Release offered is {}, older than the one mirrored, of {}", dated(*.offered), date(*.have))]
     Older {
-        /// The suite's directory.
+        /// Directory of the suite, relative to the mirror.
         directory: String,
         /// Date of the offered Release, Unix seconds.
         offered: i64,
-        /// Date of the mirrored one.
+        /// Date of the mirrored Release, Unix seconds.
         have: i64,
     },
     /// A path belongs to a suite mirrored in another run, with other content.
@@ -99,120 +97,121 @@ impl From<StateError> for CommandError {
     }
 }
 
-/// One path, two contents: an index of this run against a suite mirrored before.
+/// A path with two contents: one from an index of this run, the other from a suite mirrored before.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {index} says SHA-256 {wanted}, but {directory}, mirrored before, says {have}")]
 pub struct Conflict {
-    /// The path.
+    /// Path of the file, relative to the mirror.
     pub path: String,
-    /// The index of this run.
+    /// Path of the index of this run.
     pub index: String,
-    /// Its hash.
+    /// SHA-256 in that index.
     pub wanted: Sha256,
-    /// The other suite's directory.
+    /// Directory of the other suite.
     pub directory: String,
-    /// The name under which it was requested.
+    /// Name under which the other suite was requested.
     pub requested: String,
-    /// Its selection, for messages.
+    /// Selection of the other suite as text, for messages.
     pub selection: String,
-    /// The hash of its settings.
+    /// Fingerprint of the other suite's settings.
     pub fingerprint: Sha256,
-    /// The hash of its trust settings.
+    /// Fingerprint of the other suite's trust settings.
     pub trust: Option<Sha256>,
-    /// Its addresses.
+    /// Addresses of the other suite's archive.
     pub origins: Vec<String>,
-    /// The other suite's hash.
+    /// SHA-256 of the file in the other suite.
     pub have: Sha256,
 }
 
-/// A Unix time as RFC 3339.
-pub fn date(unix_s: i64) -> String {
+/// Formats Unix seconds as an RFC 3339 time.
+pub(crate) fn date(unix_s: i64) -> String {
     jiff::Timestamp::from_second(unix_s).map_or_else(|_| unix_s.to_string(), |time| time.to_string())
 }
 
-/// The date of a Release in a sentence; 0 means that it has none.
+/// Formats the date of a Release for a sentence; 0 means that it has none.
 fn dated(unix_s: i64) -> String {
     if unix_s == 0 { "without a usable date, which counts as".to_owned() } else { format!("of {}", date(unix_s)) }
 }
 
-/// A published suite.
+/// A published suite, as the state records it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SuiteRecord {
-    /// Its directory: `dists/bookworm`; for a flat repository the directory of its Release.
+pub(crate) struct SuiteRecord {
+    /// Directory of the suite, such as `dists/bookworm`. For a flat repository the directory of its Release.
     pub directory: String,
-    /// The name under which it was requested.
+    /// Name under which the suite was requested.
     pub requested: String,
-    /// Addresses of the archive, the origin first; used by `check --repair`.
+    /// Addresses of the archive, the origin first. `check --repair` uses them.
     #[serde(default)]
     pub origins: Vec<String>,
     /// Symbolic links to the directory, such as `dists/stable`.
     #[serde(default)]
     pub links: Vec<String>,
-    /// Hash of the bytes of `InRelease` (or of `Release`, where there is no `InRelease`).
+    /// SHA-256 of `InRelease`, or of `Release` if there is no `InRelease`.
     pub inrelease: Sha256,
-    /// The `ETag` of the first origin.
+    /// `ETag` of the Release at the first origin.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tag: Option<String>,
     /// `Date` of the Release, Unix seconds.
     pub date: i64,
-    /// Whether its signature was valid.
+    /// Whether the Release had a valid signature.
     pub signed: bool,
-    /// Hash of all settings that decide which files are mirrored.
+    /// Fingerprint of all settings that decide which files are mirrored.
     pub fingerprint: Sha256,
-    /// Hash of the trust settings; missing in states of earlier versions.
+    /// Fingerprint of the trust settings; missing in states of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trust: Option<Sha256>,
-    /// Its selection, for messages.
+    /// Selection as text, for messages.
     #[serde(default)]
     pub selection: String,
-    /// Filters left out some of the files that its indexes name.
+    /// Whether filters left out files that its indexes name.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub filtered: bool,
-    /// No mirror had some of its files or indexes when it was published (`--ignore-missing`); each run asks for them again.
+    /// Whether files or indexes were missing on every mirror when it was published (`--ignore-missing`). Each run
+    /// requests them again.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lacking: bool,
-    /// The list of files was damaged since it was published, and does not have all of its files.
+    /// Whether the list of files was damaged after its publication, and so lacks files of it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub files_unknown: bool,
-    /// Number of Releases published here, from 1.
+    /// Number of its Releases published here, from 1.
     pub generation: u32,
-    /// When it was last published, Unix seconds.
+    /// Time of its last publication, Unix seconds.
     pub published_at: i64,
     /// For a suite that was here before this mirror: the generation since which untracked files are kept for clients of
     /// the earlier Release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub adopted: Option<Departure>,
-    /// In a bucket, after this run or one since took the lock over from another: the time, by the store's clock, until which
-    /// that other run may still give names by requests that have no condition. Runs compare the names with this state
-    /// and give them again, until one has done so after this time.
+    /// In a bucket, if a run has taken over the lock: time, by the store's clock, until which the former holder may
+    /// still give names by unconditional requests. Runs compare the names with this state and give them again, until
+    /// one has done so after this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mend_until: Option<i64>,
-    /// Its Release is gone from the directory.
+    /// Whether its Release is gone from the directory.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub retired: bool,
 }
 
 impl SuiteRecord {
     /// Whether clients may still use files of an earlier tree.
-    pub fn is_adopted_lately(&self, retention: &Retention, now: i64) -> bool {
+    pub(crate) fn is_adopted_lately(&self, retention: &Retention, now: i64) -> bool {
         let is_kept = |left: &Departure| !retention.is_over(left, Some(self.generation), now);
         !self.retired && self.adopted.as_ref().is_some_and(is_kept)
     }
 }
 
 impl Header {
-    /// Reads a header as [`Header::to_text`] writes it; `None` for anything else.
-    pub fn parse(text: &[u8]) -> Option<Header> {
+    /// Parses a header as [`Header::to_text`] writes it; `None` for any other text.
+    pub(crate) fn parse(text: &[u8]) -> Option<Header> {
         parse(text).ok()
     }
 
     /// The text of a state with this header.
-    pub fn to_text(&self) -> Vec<u8> {
+    pub(crate) fn to_text(&self) -> Vec<u8> {
         render(self)
     }
 
-    /// Has the names of all suites mended at least until this time.
-    pub fn mend_until(&mut self, until: i64) {
+    /// Requires that the names of all suites are mended at least until this time.
+    pub(crate) fn mend_until(&mut self, until: i64) {
         for suite in &mut self.suites {
             suite.mend_until = suite.mend_until.max(Some(until));
         }
@@ -222,7 +221,7 @@ impl Header {
 /// Progress of the deletion of expired files.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Removal {
+pub(crate) enum Removal {
     /// Not decided, or refused by the guard: expired files exist.
     #[default]
     None,
@@ -232,31 +231,32 @@ pub enum Removal {
     Done,
 }
 
-/// Everything but the list of files.
+/// All of a state except the list of files.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Header {
+pub(crate) struct Header {
     /// Number of states written; part of the list's name.
     pub number: u64,
-    /// The address of the mirror, if it is in a bucket: its state may be elsewhere, and knows nothing of other mirrors.
+    /// Address of the mirror, if it is in a bucket. Its state may be in another place, and must not be used for another
+    /// mirror.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mirror: Option<String>,
-    /// When, Unix seconds.
+    /// Time of writing, Unix seconds.
     pub written_at: i64,
-    /// The kernel's id of the boot in which it was written.
+    /// The kernel's id of the boot in which the state was written.
     pub boot_id: String,
-    /// Whether files and state were synced to disk when it was written.
+    /// Whether files and state were synced to disk before the state became current.
     pub synced: bool,
-    /// Records in the list.
+    /// Number of records in the list.
     pub records: u64,
-    /// Bytes of all files in the list.
+    /// Size of all files in the list, in bytes.
     pub bytes: u64,
-    /// Files that signed texts and indexes name, each counted once; missing in states of earlier versions.
+    /// Files that signed files and indexes name, each counted once. Missing in states of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub named: Option<Tally>,
     /// Progress of the deletion of expired files.
     #[serde(default)]
     pub removal: Removal,
-    /// The earliest time at which an unnamed file may be deleted, Unix seconds.
+    /// Earliest time at which an unnamed file may be deleted, Unix seconds.
     #[serde(default)]
     pub clean_due: Option<i64>,
     /// All suites; the index is the number.
@@ -266,32 +266,32 @@ pub struct Header {
     pub memberships: Vec<Membership>,
 }
 
-/// The offered Release of a suite.
+/// Release of a suite, as mirrors offer it now.
 #[derive(Debug, Clone, Copy)]
-pub struct OfferedRelease<'a> {
-    /// Its directory here.
+pub(crate) struct OfferedRelease<'a> {
+    /// Directory of the suite in the mirror.
     pub directory: &'a str,
-    /// Hash of `InRelease` as received.
+    /// SHA-256 of the received `InRelease`.
     pub inrelease: Sha256,
-    /// `Date`, Unix seconds.
+    /// `Date` of the offered Release, Unix seconds.
     pub date: i64,
-    /// A valid signature was found.
+    /// Whether the offered Release has a valid signature.
     pub signed: bool,
-    /// Of the settings of this run.
+    /// Fingerprint of the settings of this run.
     pub fingerprint: Sha256,
-    /// `Date` of the Release on disk, if it is not the recorded one.
+    /// `Date` of the Release on disk, if it differs from the recorded one.
     pub here: Option<i64>,
-    /// The latest `Date` of other suites to which the requested name, such as `stable`, has led. It never leads back to an
-    /// earlier one.
+    /// Latest `Date` of the suites to which the requested name, such as `stable`, has led. The name never leads back to
+    /// an earlier one.
     pub successor: Option<i64>,
-    /// The date check.
+    /// Date limits of the source.
     pub check: DateCheck,
 }
 
-/// The change from the mirrored Release to the offered one.
+/// Change from the mirrored Release to the offered one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReleaseChange {
-    /// None: nothing to do for this suite.
+pub(crate) enum ReleaseChange {
+    /// No change: nothing to do for this suite.
     Unchanged,
     /// Not mirrored here before.
     NewSuite,
@@ -303,36 +303,35 @@ pub enum ReleaseChange {
     NewSettings,
     /// The same Release, until now accepted without a signature.
     NowSigned,
-    /// The same Release, but the last run was not completed, or files were missing.
+    /// The same Release, but the last run did not complete, or files were missing.
     Unfinished,
 }
 
-/// The state of a mirror's directory.
+/// State of a mirror, as read from its directory.
 #[derive(Debug, Default)]
-pub struct State {
-    /// All but the files.
+pub(crate) struct State {
+    /// Header of the state.
     pub header: Header,
-    /// Why the state on disk could not be used, if it could not.
+    /// Reason why the state on disk could not be used; `None` if it could.
     pub lost: Option<String>,
-    /// The last run was not completed.
+    /// Whether the last run did not complete.
     pub unfinished: bool,
-    /// It was killed or failed after its first change; the log has its finished files.
+    /// Whether it was killed or failed after its first change. The log has its finished files.
     pub marked: bool,
-    /// Some of its files were accepted without a signature.
+    /// Whether it accepted some of its files without a signature.
     pub unfinished_unsigned: bool,
-    /// The list is reliable: synced, or written since this boot.
+    /// Whether the list is reliable: it was synced, or written since this boot.
     pub trusted: bool,
-    /// The tree belongs to another state: only files on disk count.
+    /// Whether the tree belongs to another state, so that only files on disk count.
     pub overtaken: bool,
 }
 
 impl State {
-    /// Reads the header; the list of files is not touched. A missing or damaged state is
-    /// an empty one.
+    /// Reads the header, but not the list of files. A missing or damaged state counts as an empty one.
     ///
     /// # Errors
-    /// Errors of the file system, a state of a later version.
-    pub fn open(own: &Root, boot_id: &str) -> Result<State, StateError> {
+    /// [`StateError::File`] if a file cannot be read, [`StateError::Newer`] for a state of a later version.
+    pub(crate) fn open(own: &Root, boot_id: &str) -> Result<State, StateError> {
         let mark = own.read(MARK_PATH, MARK_UNSIGNED.len() as u64)?;
         let marked = mark.is_some();
         let unfinished_unsigned = mark.is_some_and(|mark| mark == MARK_UNSIGNED);
@@ -352,20 +351,20 @@ impl State {
         }
     }
 
-    /// After damage of the list: of all suites but these, the new list cannot tell the files.
-    pub fn forget_files_of_others(&mut self, published: &[SuiteId]) {
+    /// After damage of the list: marks all suites except these, because the new list may lack files of them.
+    pub(crate) fn forget_files_of_others(&mut self, published: &[SuiteId]) {
         for (id, suite) in (0..).zip(&mut self.header.suites) {
             suite.files_unknown |= !published.contains(&id);
         }
     }
 
-    /// Numbers for the suites in these directories: recorded or new ones.
-    pub fn number_suites(&self, directories: &[&str]) -> Vec<SuiteId> {
+    /// Numbers of the suites in these directories; a suite without a number gets a new one.
+    pub(crate) fn number_suites(&self, directories: &[&str]) -> Vec<SuiteId> {
         let mut next = self.header.suites.len();
         let mut number = |directory: &&str| {
             self.suite_id(directory).unwrap_or_else(|| {
                 next += 1;
-                // 65,535 suites in one directory: the header would be refused at the next run.
+                // With 65,535 suites in one directory, the next run would refuse the header.
                 SuiteId::try_from(next - 1).unwrap_or(SuiteId::MAX)
             })
         };
@@ -373,7 +372,7 @@ impl State {
     }
 
     /// The number of the suite in this directory, if it has one.
-    pub fn suite_id(&self, directory: &str) -> Option<SuiteId> {
+    pub(crate) fn suite_id(&self, directory: &str) -> Option<SuiteId> {
         self.header
             .suites
             .iter()
@@ -381,25 +380,25 @@ impl State {
             .and_then(|at| SuiteId::try_from(at).ok())
     }
 
-    /// The suite in this directory.
-    pub fn suite(&self, directory: &str) -> Option<&SuiteRecord> {
+    /// Record of the suite in this directory.
+    pub(crate) fn suite(&self, directory: &str) -> Option<&SuiteRecord> {
         self.header.suites.iter().find(|suite| suite.directory == directory && !suite.retired)
     }
 
-    /// Compares the date of the offered Release with the recorded one and with that on disk. Returns a date in the future
-    /// that the offered Release replaces, if there is one.
+    /// Compares the date of the offered Release with the recorded one and with the one on disk. Returns a date in the
+    /// future that the offered Release corrects, if there is one.
     ///
     /// # Errors
-    /// [`StateError::Older`] for a rollback (M10).
-    pub fn judge_date(&self, offer: &OfferedRelease<'_>) -> Result<Option<FutureDate>, StateError> {
+    /// [`StateError::Older`] if the offered Release is older, which would be a rollback (M10).
+    pub(crate) fn judge_date(&self, offer: &OfferedRelease<'_>) -> Result<Option<FutureDate>, StateError> {
         let suite = self.suite(offer.directory);
-        // An unsigned Release must not be able to forbid the signed ones that follow by a far date.
+        // An unsigned Release with a far date must not block the signed ones that follow.
         let recorded = suite.filter(|suite| suite.signed || !offer.signed).map(|suite| suite.date);
         let may_correct = offer.signed || (offer.here.is_none() && suite.is_some_and(|suite| !suite.signed));
         let mut corrected = None;
-        // Each for itself: behind one that does not count may be one that does.
+        // Each date is compared separately, because the first that does not count must not hide the next.
         for have in [recorded, offer.here, offer.successor].into_iter().flatten() {
-            // A Release without a date has the date 0 here, and is older than all others.
+            // A Release without a date has the date 0 here, and so is older than all others.
             match offer.check.succession(Some(offer.date), Some(have), may_correct && offer.date != 0) {
                 Succession::Follows => {}
                 Succession::Corrects(future) => corrected = Some(future),
@@ -414,8 +413,8 @@ impl State {
     /// Compares the offered Release with the mirrored one, without reading files.
     ///
     /// # Errors
-    /// As [`State::judge_date`].
-    pub fn judge(&self, offer: &OfferedRelease<'_>) -> Result<ReleaseChange, StateError> {
+    /// [`StateError::Older`] if the offered Release is older, as in [`State::judge_date`].
+    pub(crate) fn judge(&self, offer: &OfferedRelease<'_>) -> Result<ReleaseChange, StateError> {
         self.judge_date(offer)?;
         let Some(suite) = self.suite(offer.directory) else { return Ok(ReleaseChange::NewSuite) };
         Ok(if offer.signed && !suite.signed {
@@ -431,8 +430,9 @@ impl State {
         })
     }
 
-    /// Whether the list has this path, not expired. An unreadable list has none. Paths below `dists/` are near its start.
-    pub fn has_record(&self, own: &Root, path: &str) -> bool {
+    /// Whether the list has this path, and the file is not expired. False if the list cannot be read. Paths below
+    /// `dists/` are near its start.
+    pub(crate) fn has_record(&self, own: &Root, path: &str) -> bool {
         let Ok(Some(mut records)) = self.records(own) else { return false };
         while let Ok(Some(record)) = records.next() {
             if record.path >= path {
@@ -443,11 +443,11 @@ impl State {
         false
     }
 
-    /// The list of files, in order of path; `None` when there is none.
+    /// Opens the list of files, in order of path; `None` if there is none.
     ///
     /// # Errors
-    /// The list of files exists and cannot be read.
-    pub fn records(&self, own: &Root) -> Result<Option<RecordReader<File>>, StateError> {
+    /// [`StateError::List`] or [`StateError::File`] if the list exists and cannot be opened.
+    pub(crate) fn records(&self, own: &Root) -> Result<Option<RecordReader<File>>, StateError> {
         if self.header.number == 0 {
             return Ok(None);
         }
@@ -460,45 +460,45 @@ impl State {
             .map_err(|source| StateError::List { path, source })
     }
 
-    /// Writes the header as it is now, and makes it current.
+    /// Writes the header and makes it current.
     ///
     /// # Errors
-    /// The state file cannot be written and renamed.
-    pub fn write_header(&self, own: &Root) -> Result<(), StateError> {
+    /// [`StateError::File`] if the header cannot be written or renamed.
+    pub(crate) fn write_header(&self, own: &Root) -> Result<(), StateError> {
         let part = own.write_part(STATE_PATH, &render(&self.header))?;
         if self.header.synced {
-            // Some file systems write a rename before the content: an empty state.
+            // Some file systems write the rename before the content, which would leave an empty state.
             sync_file(&part, STATE_PATH)?;
         }
         Ok(part.finish()?)
     }
 
-    /// Marks the mirror before the first change of a run. `unsigned`: a suite of the run has no valid signature. Committing
-    /// a state removes the mark.
+    /// Marks the mirror before the first change of a run. `unsigned` means that a suite of the run has no valid
+    /// signature. Committing a state removes the mark.
     ///
     /// # Errors
-    /// The marker of an unfinished run cannot be written.
-    pub fn begin(&mut self, own: &Root, unsigned: bool) -> Result<(), StateError> {
+    /// [`StateError::File`] if the mark cannot be written.
+    pub(crate) fn begin(&mut self, own: &Root, unsigned: bool) -> Result<(), StateError> {
         self.unfinished_unsigned |= unsigned;
         own.create_directory(OWN_DIRECTORY, 0o700)?;
         let mark: &[u8] = if self.unfinished_unsigned { MARK_UNSIGNED } else { b"" };
         Ok(own.write_part(MARK_PATH, mark)?.finish()?)
     }
 
-    /// Removes the mark.
+    /// Removes the mark of an unfinished run.
     pub(super) fn end(own: &Root) -> Result<(), StateError> {
         own.unlink(MARK_PATH)?;
         Ok(())
     }
 
-    /// The present list's path, for messages.
-    pub fn list_path(&self) -> String {
+    /// Path of the current list, for messages.
+    pub(crate) fn list_path(&self) -> String {
         list_path(self.header.number)
     }
 }
 
-/// The list of the state of this number.
-pub fn list_path(number: u64) -> String {
+/// Path of the list of the state with this number.
+pub(crate) fn list_path(number: u64) -> String {
     format!("{OWN_DIRECTORY}/files-{number}.zst")
 }
 
@@ -511,7 +511,7 @@ fn parse(text: &[u8]) -> Result<Header, Damage> {
     let damage = |reason: &str| Damage::Text(format!("{STATE_PATH}: {reason}"));
     let end = text.iter().take(120).position(|&byte| byte == b'\n').ok_or_else(|| damage("no first line"))?;
     let (line, json) = text.split_at(end + 1);
-    let line = std::str::from_utf8(line).map_err(|_| damage("first line is no text"))?;
+    let line = std::str::from_utf8(line).map_err(|_| damage("first line is not text"))?;
     let mut words = line.split_whitespace();
     if words.next() != Some(MAGIC) {
         return Err(damage("not a state of fullbore"));

@@ -1,7 +1,7 @@
-//! The store of files by hash, `.fullbore/index/HEX`: indexes before they are published.
+//! The store of files by hash, `.fullbore/index/HEX`, for indexes that are not published yet.
 //!
 //! Publishing gives stored files their real names as hard links, so a new set of indexes is complete before the first
-//! name changes. Published indexes stay in the store, which costs no space, so that the next run need not fetch them.
+//! name changes. Published indexes stay in the store, which takes no space, so that the next run need not fetch them.
 //! Every file is hashed again before use.
 
 use std::io::{self, Read};
@@ -21,11 +21,11 @@ pub(super) fn hash(file: impl Read) -> io::Result<(Sha256, u64)> {
     Ok((hasher.finish(), bytes))
 }
 
-/// Whether the store has this content, by hashing it (M4, M5). A file with other content is removed.
+/// Whether the store has this content, by hashing it (M4, M5). A file with wrong content is removed.
 ///
 /// # Errors
-/// The stored file exists and cannot be read or removed.
-pub fn verify(own: &Root, sha256: Sha256, size: u64) -> Result<bool, StateError> {
+/// [`StateError`] if the stored file exists and cannot be read or removed.
+pub(crate) fn verify(own: &Root, sha256: Sha256, size: u64) -> Result<bool, StateError> {
     let right = has(own, sha256, size)?;
     if !right {
         own.unlink(&index_path(sha256))?;
@@ -33,23 +33,23 @@ pub fn verify(own: &Root, sha256: Sha256, size: u64) -> Result<bool, StateError>
     Ok(right)
 }
 
-/// As [`verify`], but removes nothing.
+/// Like [`verify`], but a file with wrong content stays.
 ///
 /// # Errors
-/// The stored file exists and cannot be read.
-pub fn has(own: &Root, sha256: Sha256, size: u64) -> Result<bool, StateError> {
+/// [`StateError`] if the stored file exists and cannot be read.
+pub(crate) fn has(own: &Root, sha256: Sha256, size: u64) -> Result<bool, StateError> {
     let path = index_path(sha256);
     let Some((file, status)) = own.open_file(&path)? else { return Ok(false) };
     let content = || hash(file).map_err(|source| StateError::List { path, source });
     Ok(status.size == size && content()? == (sha256, size))
 }
 
-/// Takes a published file into the store if it has this content; returns whether it has.
+/// Links a published file into the store if it has this content; returns whether it has.
 ///
 /// # Errors
-/// A file of the mirror cannot be read, written or removed.
-pub fn adopt(tree: &dyn Tree, path: &str, sha256: Sha256, size: u64) -> Result<bool, StateError> {
-    // Never follow a link or open a device.
+/// [`StateError`] if a file of the mirror cannot be read or linked.
+pub(crate) fn adopt(tree: &dyn Tree, path: &str, sha256: Sha256, size: u64) -> Result<bool, StateError> {
+    // A link must not be followed, and a device not opened.
     if !links::stat(tree, path)?.is_some_and(|status| status.kind == Kind::File && status.size == size) {
         return Ok(false);
     }
@@ -63,12 +63,12 @@ pub fn adopt(tree: &dyn Tree, path: &str, sha256: Sha256, size: u64) -> Result<b
     Ok(content == (sha256, size) && tree.store(path, sha256)?)
 }
 
-/// Puts small content from memory (`InRelease`, `Release`) into the store, with a time of last change in Unix seconds.
+/// Writes small content from memory (`InRelease`, `Release`) into the store, with a modification time in Unix seconds.
 /// Content already in the store stays, so that its names stay valid.
 ///
 /// # Errors
-/// A file of the mirror cannot be read, written or removed.
-pub fn put(own: &Root, content: &[u8], modified: Option<i64>) -> Result<Sha256, StateError> {
+/// [`StateError`] if the file cannot be read or written.
+pub(crate) fn put(own: &Root, content: &[u8], modified: Option<i64>) -> Result<Sha256, StateError> {
     let sha256 = Sha256::of(content);
     if verify(own, sha256, content.len() as u64)? {
         return Ok(sha256);
@@ -82,11 +82,11 @@ pub fn put(own: &Root, content: &[u8], modified: Option<i64>) -> Result<Sha256, 
     Ok(sha256)
 }
 
-/// Removes files without another name; call it after publishing and deleting. Returns the number of removed files.
+/// Removes files without another name; returns their number. Call it after publishing and deleting.
 ///
 /// # Errors
-/// A file of the mirror cannot be read, written or removed.
-pub fn sweep(own: &Root) -> Result<u64, FileError> {
+/// [`FileError`] if a directory cannot be read or a file cannot be removed.
+pub(crate) fn sweep(own: &Root) -> Result<u64, FileError> {
     let mut removed = 0;
     for (name, _) in own.list(INDEX_DIRECTORY)? {
         let Some(name) = name.to_str() else { continue };

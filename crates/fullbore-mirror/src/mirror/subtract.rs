@@ -1,8 +1,8 @@
 //! Subtracts present files from the plan; the rest is fetched.
 //!
-//! Plan and state are sorted by path, so one pass over both is enough and the tree is not walked. The state is trusted;
-//! `check` finds later changes. Files that it does not know are looked up on disk and hashed if their size is right. So a
-//! tree of debmirror or ftpsync, or a lost state, costs reading and no download.
+//! Plan and state are sorted by path, so one pass over both is enough, and the tree is not walked. The state is
+//! trusted; `check` finds later changes. Files that the state does not know are looked up on disk, and hashed if their
+//! size is right. So the tree of debmirror or ftpsync, or a lost state, takes reading but no download.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,20 +18,20 @@ use super::records::Record;
 use super::state::{Conflict, OWN_DIRECTORY, Removal, State, StateError, index_path};
 use super::tree::Tree;
 
-/// One bit for each file of a plan.
+/// Set of files of a plan, with one bit for each.
 #[derive(Debug, Clone)]
-pub struct FileSet {
+pub(crate) struct FileSet {
     words: Vec<u64>,
 }
 
 impl FileSet {
-    /// No file of a plan of `files` files.
-    pub fn new(files: usize) -> Self {
+    /// Makes an empty set for a plan of `files` files.
+    pub(crate) fn new(files: usize) -> Self {
         FileSet { words: vec![0; files.div_ceil(64)] }
     }
 
-    /// Adds a file; `true` if it was not there.
-    pub fn insert(&mut self, id: FileId) -> bool {
+    /// Adds a file; `true` if it was not in the set.
+    pub(crate) fn insert(&mut self, id: FileId) -> bool {
         let (word, bit) = (id as usize / 64, 1_u64 << (id % 64));
         let Some(word) = self.words.get_mut(word) else { return false };
         let fresh = *word & bit == 0;
@@ -39,85 +39,86 @@ impl FileSet {
         fresh
     }
 
-    /// Takes a file out.
-    pub fn remove(&mut self, id: FileId) {
+    /// Removes a file from the set.
+    pub(crate) fn remove(&mut self, id: FileId) {
         if let Some(word) = self.words.get_mut(id as usize / 64) {
             *word &= !(1_u64 << (id % 64));
         }
     }
 
     /// Whether the file is in the set.
-    pub fn contains(&self, id: FileId) -> bool {
+    pub(crate) fn contains(&self, id: FileId) -> bool {
         self.words.get(id as usize / 64).is_some_and(|word| word & 1 << (id % 64) != 0)
     }
 }
 
-/// A finished file in the log of an incomplete run.
+/// A finished file in the log of a run that did not complete.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LoggedFile {
-    /// Path below the mirror's directory.
+pub(crate) struct LoggedFile {
+    /// Path relative to the mirror's directory.
     pub path: String,
-    /// Size in bytes.
+    /// Size of the file in bytes.
     pub size: u64,
-    /// Hash of the content.
+    /// SHA-256 of the content.
     pub sha256: Sha256,
 }
 
-/// A number of files and their bytes.
+/// Number of files, and their total size.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tally {
+pub(crate) struct Tally {
     /// Number of files.
     pub files: u64,
-    /// Their bytes.
+    /// Total size in bytes.
     pub bytes: u64,
 }
 
 impl Tally {
-    /// Adds a file.
-    pub fn add(&mut self, bytes: u64) {
+    /// Adds a file of this size in bytes.
+    pub(crate) fn add(&mut self, bytes: u64) {
         self.files += 1;
         self.bytes += bytes;
     }
 
-    /// Counts files with their sizes.
-    pub fn of(files: &[(String, u64)]) -> Tally {
+    /// Counts files, given with their sizes in bytes.
+    pub(crate) fn of(files: &[(String, u64)]) -> Tally {
         Tally { files: files.len() as u64, bytes: files.iter().map(|(_, bytes)| bytes).sum() }
     }
 
-    /// Both together.
-    pub fn with(self, other: Tally) -> Tally {
+    /// Sum of two tallies.
+    pub(crate) fn with(self, other: Tally) -> Tally {
         Tally { files: self.files + other.files, bytes: self.bytes + other.bytes }
     }
 }
 
-/// The files of a plan by what has to be done.
+/// Files of a plan, sorted by what has to be done.
 #[derive(Debug)]
-pub struct Subtraction {
-    /// Files present with the right content; grows during the run.
+pub(crate) struct Subtraction {
+    /// Files that are present with the right content. The set grows during the run.
     pub done: FileSet,
-    /// Files present at the start.
+    /// Number and size of the files that were present at the start.
     pub present: Tally,
     /// Files to fetch, in order of path.
     pub fetch: Vec<FileId>,
-    /// Unknown files of the right size, to be hashed, in order of path.
+    /// Unknown files of the right size that must be hashed, in order of path.
     pub adopt: Vec<FileId>,
-    /// Files behind a symbolic link, with their real path, to be hashed. Publishing their suite replaces the link.
+    /// Files behind a symbolic link that must be hashed, with their real paths. Publishing their suite replaces the
+    /// link.
     pub behind: Vec<(FileId, String)>,
-    /// Files whose path holds other content now. They must not get their name before
-    /// their suite is published: fetch them to [`super::state::index_path`].
+    /// Files whose path holds other content. They must not get their name before their suite is published: fetch them
+    /// to [`super::state::index_path`].
     pub replace: FileSet,
-    /// Of files whose path the state has with other content: the suites of this run that name that content.
+    /// For files whose path has other content in the state: the suites of this run that name that content.
     pub displaced: BTreeMap<FileId, Vec<SuiteId>>,
-    /// Finished by an earlier run and not wanted any more.
+    /// Files that an earlier run finished and that are no longer wanted.
     pub orphans: Vec<LoggedFile>,
-    /// Sizes from state and log of files whose index has none (installer images).
+    /// Sizes, from state and log, of files whose index has none (installer images).
     sizes: BTreeMap<FileId, u64>,
-    /// Why the state's list could not be read to its end, if it could not.
+    /// Damage of the state's list; `None` if it could be read to its end.
     pub damage: Option<String>,
 }
 
 impl Subtraction {
-    /// Records a file as present, by state or log.
+    /// Counts a file as present, as state or log say.
     fn known(&mut self, file: &PlanFile<'_>, size: u64) {
         self.done.insert(file.id);
         if file.known_size().is_none() {
@@ -125,12 +126,12 @@ impl Subtraction {
         }
     }
 
-    /// Records the result of hashing: the size of a right file.
-    pub fn adopted(&mut self, id: FileId, right: Option<u64>) {
+    /// Records the result of hashing: the size of the file if it is right.
+    pub(crate) fn adopted(&mut self, id: FileId, right: Option<u64>) {
         if let Some(size) = right {
             self.present.add(size);
             self.done.insert(id);
-            // The state was wrong; the file is right.
+            // The state was wrong, and the file is right.
             self.replace.remove(id);
         } else {
             self.replace.insert(id);
@@ -138,8 +139,8 @@ impl Subtraction {
         }
     }
 
-    /// As [`Subtraction::adopted`], of a file behind a link whose content is in the store now.
-    pub fn adopted_behind(&mut self, id: FileId, right: Option<u64>) {
+    /// Like [`Subtraction::adopted`], for a file behind a link whose content is in the store now.
+    pub(crate) fn adopted_behind(&mut self, id: FileId, right: Option<u64>) {
         if let Some(size) = right {
             self.present.add(size);
             self.done.insert(id);
@@ -148,36 +149,36 @@ impl Subtraction {
         }
     }
 
-    /// Files that are there and wait for the place of other content.
-    pub fn replacements(&self, plan: &Plan) -> impl Iterator<Item = FileId> {
+    /// Files that are present and wait in the store, because their path holds other content.
+    pub(crate) fn replacements(&self, plan: &Plan) -> impl Iterator<Item = FileId> {
         (0..plan.len() as FileId).filter(|id| self.replace.contains(*id) && self.done.contains(*id))
     }
 
-    /// The path to which a file is to be fetched.
-    pub fn landing_path(&self, plan: &Plan, id: FileId) -> String {
+    /// Path to which a file is fetched.
+    pub(crate) fn landing_path(&self, plan: &Plan, id: FileId) -> String {
         let file = plan.file(id);
         if self.replace.contains(id) { index_path(file.sha256) } else { file.path.to_owned() }
     }
 }
 
-/// The comparison of a plan with what is there.
-pub struct Comparison<'a> {
+/// Comparison of a plan with state and disk.
+pub(crate) struct Comparison<'a> {
     plan: &'a Plan,
     /// Suites of this run, and whether their Release carries a valid signature.
     suites: &'a [(SuiteId, bool)],
     result: Subtraction,
-    /// Files that are on disk, but whose content must be read again.
+    /// Files on disk whose content must be hashed again.
     doubtful: FileSet,
-    /// Suites of the state that lie here no more: nothing names their files.
+    /// Suites of the state whose directory is gone, so that nothing names their files.
     gone: BTreeSet<SuiteId>,
     log_unsigned: bool,
-    /// The state is of another tree than this one.
+    /// Whether the state belongs to another tree than this one.
     overtaken: bool,
 }
 
 impl<'a> Comparison<'a> {
-    /// Begins a comparison. `suites`: those of this run, and whether each is signed.
-    pub fn new(plan: &'a Plan, state: &State, suites: &'a [(SuiteId, bool)]) -> Self {
+    /// Begins a comparison. `suites` has the suites of this run, and whether each is signed.
+    pub(crate) fn new(plan: &'a Plan, state: &State, suites: &'a [(SuiteId, bool)]) -> Self {
         let result = Subtraction {
             done: FileSet::new(plan.len()),
             present: Tally::default(),
@@ -201,9 +202,9 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// Adds a finished file of a killed run; `durable` if it was synced. Wanted files need no memory, so the log may be
+    /// Adds a finished file of a killed run; `durable` if it was synced. Wanted files take no memory, so the log may be
     /// long.
-    pub fn logged(&mut self, logged: LoggedFile, durable: bool) {
+    pub(crate) fn logged(&mut self, logged: LoggedFile, durable: bool) {
         match self.plan.find(&logged.path) {
             Some(file) if file.is(logged.size, logged.sha256) => {
                 if durable && !self.overtaken && !(self.log_unsigned && self.needs_signature(&file)) {
@@ -212,12 +213,12 @@ impl<'a> Comparison<'a> {
                     self.doubtful.insert(file.id);
                 }
             }
-            // Written over by the run that was killed: what the state says is out of date.
+            // The killed run wrote over the file, so the state is outdated.
             Some(file) => {
                 self.result.done.remove(file.id);
                 self.result.replace.insert(file.id);
             }
-            // Waiting files have no name in the mirror yet; they are found by their hash.
+            // Waiting files have no name in the mirror yet, and are found by their hash.
             None if logged.path.starts_with(OWN_DIRECTORY) => {}
             None => self.result.orphans.push(logged),
         }
@@ -227,12 +228,12 @@ impl<'a> Comparison<'a> {
         file.suites.iter().any(|wanted| self.suites.iter().any(|(suite, signed)| suite == wanted && *signed))
     }
 
-    /// Compares with the state and, where it is silent, with the disk.
+    /// Compares with the state, and with the disk where the state has no entry.
     ///
     /// # Errors
-    /// A path that another suite, mirrored before, needs with other content; refusals of
-    /// the system.
-    pub fn finish(mut self, state: &State, own: &Root, tree: &dyn Tree) -> Result<Subtraction, StateError> {
+    /// [`StateError::Conflict`] for a path that a suite of another run needs with other content, [`StateError::File`]
+    /// if a file cannot be looked at.
+    pub(crate) fn finish(mut self, state: &State, own: &Root, tree: &dyn Tree) -> Result<Subtraction, StateError> {
         self.gone = gone(state, tree)?;
         if let Err(damage) = self.compare_state(state, own)? {
             self.result.damage = Some(damage);
@@ -269,7 +270,7 @@ impl<'a> Comparison<'a> {
         Ok(self.result)
     }
 
-    /// The merge of plan and state. The inner error is damage: the rest of the list is unknown.
+    /// Merges plan and state. The inner error is damage: the rest of the list is unknown.
     fn compare_state(&mut self, state: &State, own: &Root) -> Result<Result<(), String>, StateError> {
         let mut records = match state.records(own) {
             Ok(Some(records)) => records,
@@ -329,7 +330,7 @@ impl<'a> Comparison<'a> {
                     have: record.sha256,
                 })));
             }
-            // After a killed run the disk may be ahead of the state: look before fetching.
+            // After a killed run the disk may be newer than the state, so it is looked at before fetching.
             if state.unfinished || state.overtaken {
                 self.doubtful.insert(file.id);
             }
@@ -343,7 +344,7 @@ impl<'a> Comparison<'a> {
     }
 }
 
-/// The suites of the state whose signed files are gone from the tree.
+/// Suites of the state whose signed files are gone from the tree.
 fn gone(state: &State, tree: &dyn Tree) -> Result<BTreeSet<SuiteId>, FileError> {
     let mut gone = BTreeSet::new();
     for (id, suite) in (0..).zip(&state.header.suites) {
@@ -357,16 +358,16 @@ fn gone(state: &State, tree: &dyn Tree) -> Result<BTreeSet<SuiteId>, FileError> 
 enum Found {
     Nothing,
     File(u64),
-    /// A symbolic link is on the way, and behind it a file of this size at that path.
+    /// The path leads through a symbolic link to a file of this size, at this real path.
     Behind(u64, String),
-    /// A symbolic link is on the way, and nothing behind it.
+    /// The path leads through a symbolic link, and to nothing.
     Link,
 }
 
-/// Looks up files in order of path and skips missing directories: a first run needs one lookup, not a million.
+/// Looks up files in order of path, and skips missing directories: a first run needs one lookup, not a million.
 struct Disk<'a> {
     tree: &'a dyn Tree,
-    /// A directory found missing, with a slash at its end.
+    /// A directory that is missing, with a slash at the end.
     missing: String,
 }
 
@@ -376,7 +377,7 @@ impl Disk<'_> {
             return Ok(Found::Nothing);
         }
         let status = match self.tree.stat(path) {
-            // Only there it is known whose the link is, and may be replaced.
+            // Only below `dists/` it is known which suite a link belongs to, so that it may be replaced.
             Err(FileError::Symlink { .. }) if path.starts_with("dists/") => {
                 return Ok(match links::follow(self.tree, path)? {
                     Some((status, Some(real))) if status.kind == Kind::File => Found::Behind(status.size, real),
@@ -387,7 +388,7 @@ impl Disk<'_> {
         };
         match status {
             Some(status) if status.kind == Kind::File => Ok(Found::File(status.size)),
-            // A link or a directory where a file belongs; landing will say so.
+            // A link or a directory in place of a file; fetching the file reports it.
             Some(_) => Ok(Found::Nothing),
             None => {
                 self.note_missing_directory(path)?;
@@ -397,7 +398,7 @@ impl Disk<'_> {
     }
 
     fn note_missing_directory(&mut self, path: &str) -> Result<(), FileError> {
-        // Innermost first: usually that directory exists.
+        // Innermost directory first, which usually exists.
         for (slash, _) in path.match_indices('/').collect::<Vec<_>>().into_iter().rev() {
             if self.tree.stat(&path[..slash])?.is_some() {
                 break;

@@ -1,58 +1,57 @@
 //! Trace files, as Debian's mirror network expects them and ftpsync writes them.
 //!
-//! `project/trace/HOST` tells when this mirror was last complete, `_traces` lists all
-//! trace files, `_hierarchy` the chain of mirrors above. While a run changes the tree,
-//! `Archive-Update-in-Progress-HOST` lies at its top. `Archive-Update-Required-HOST`, which a push during a run creates,
-//! requests another run.
+//! `project/trace/HOST` tells when this mirror was last complete, `_traces` lists all trace files, and `_hierarchy` has
+//! the chain of mirrors above. While a run changes the tree, `Archive-Update-in-Progress-HOST` is at its top.
+//! `Archive-Update-Required-HOST`, which a push during a run creates, requests another run.
 
 use fullbore_engine::files::{FileError, Kind};
 
 use super::tree::Tree;
 
-/// The directory.
-pub const TRACE_DIRECTORY: &str = "project/trace";
-/// The trace file of the archive itself, which all its mirrors carry.
-pub const MASTER: &str = "master";
-/// RFC 1123 section 2.1.
+/// Directory of trace files, relative to the mirror.
+pub(crate) const TRACE_DIRECTORY: &str = "project/trace";
+/// Name of the archive's own trace file, which all mirrors carry.
+pub(crate) const MASTER: &str = "master";
+/// Maximum length of a host name (RFC 1123, section 2.1).
 const HOST_BYTES_MAX: usize = 255;
 
-/// The content of a trace file.
+/// Content of a trace file.
 #[derive(Debug, Clone, Default)]
-pub struct Trace {
-    /// The name of this mirror: its public host name.
+pub(crate) struct Trace {
+    /// Name of this mirror: its public host name.
     pub host: String,
-    /// When the run began, Unix seconds.
+    /// Start of the run, Unix seconds.
     pub started: i64,
-    /// When it was complete, Unix seconds.
+    /// Time at which the mirror was complete, Unix seconds.
     pub finished: i64,
     /// `Archive serial` of the origin's `project/trace/master`, if it has one.
     pub archive_serial: Option<String>,
-    /// That file; this mirror's copy of it.
+    /// Content of that file, for this mirror's copy.
     pub master: Option<String>,
-    /// Architectures mirrored, `source` among them; sorted.
+    /// Mirrored architectures, including `source`; sorted.
     pub architectures: Vec<String>,
-    /// Whether these are all that the archive has.
+    /// Whether these are all architectures of the archive.
     pub all_architectures: bool,
-    /// Suites mirrored.
+    /// Names of the mirrored suites.
     pub suites: Vec<String>,
-    /// Host name of the origin.
+    /// Host name of the origin, for the line `Upstream-mirror`.
     pub upstream: String,
-    /// The origin's `_hierarchy`, if it has one.
+    /// Content of the origin's `_hierarchy`, if it has one.
     pub upstream_hierarchy: Option<String>,
-    /// Bytes received.
+    /// Number of bytes that the run received.
     pub received_bytes: u64,
-    /// Further lines: `Maintainer: …` and what else ftpsync takes from its `INFO_` settings.
+    /// Further lines: `Maintainer: …` and others that ftpsync takes from its `INFO_` settings.
     pub info: Vec<String>,
 }
 
-/// A trace file that cannot be written.
+/// Why a trace file cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TraceError {
-    /// Not a host name.
+    /// The name of the mirror is not a host name.
     #[error("{0:?} is not a host name")]
     Host(String),
-    /// Refused by the system.
+    /// A file cannot be read, written or removed.
     #[error(transparent)]
     File(#[from] FileError),
 }
@@ -78,37 +77,36 @@ pub fn check_host(host: &str) -> Result<(), TraceError> {
 /// Marks that the tree is being changed.
 ///
 /// # Errors
-/// A bad host name, refusals of the system.
-pub fn mark_in_progress(tree: &dyn Tree, host: &str) -> Result<(), TraceError> {
+/// [`TraceError::Host`] for a bad host name, [`TraceError::File`] if the mark cannot be written.
+pub(crate) fn mark_in_progress(tree: &dyn Tree, host: &str) -> Result<(), TraceError> {
     check_host(host)?;
     Ok(tree.write(&format!("Archive-Update-in-Progress-{host}"), b"")?)
 }
 
-/// Takes that mark away.
+/// Removes the mark of [`mark_in_progress`].
 ///
 /// # Errors
-/// A bad host name, refusals of the system.
-pub fn unmark_in_progress(tree: &dyn Tree, host: &str) -> Result<(), TraceError> {
+/// [`TraceError::Host`] for a bad host name, [`TraceError::File`] if the mark cannot be removed.
+pub(crate) fn unmark_in_progress(tree: &dyn Tree, host: &str) -> Result<(), TraceError> {
     check_host(host)?;
     tree.unlink(&format!("Archive-Update-in-Progress-{host}"))?;
     Ok(())
 }
 
-/// Removes the request for another run and says whether there was one. Call it when a run begins, and when it ends.
+/// Removes the request for another run, and returns whether there was one. Call it when a run begins and when it ends.
 ///
 /// # Errors
-/// A bad host name, refusals of the system.
-pub fn take_update_required(tree: &dyn Tree, host: &str) -> Result<bool, TraceError> {
+/// [`TraceError::Host`] for a bad host name, [`TraceError::File`] if the request cannot be removed.
+pub(crate) fn take_update_required(tree: &dyn Tree, host: &str) -> Result<bool, TraceError> {
     check_host(host)?;
     Ok(tree.unlink(&format!("Archive-Update-Required-{host}"))?)
 }
 
-/// Writes this mirror's trace file, `_traces` and `_hierarchy`, each whole or not at all.
-/// Trace files of others stay as they are.
+/// Writes this mirror's trace file, `_traces` and `_hierarchy`, each atomically. Trace files of others stay.
 ///
 /// # Errors
-/// A bad host name, refusals of the system.
-pub fn write(tree: &dyn Tree, trace: &Trace) -> Result<(), TraceError> {
+/// [`TraceError::Host`] for a bad host name, [`TraceError::File`] if a file cannot be read or written.
+pub(crate) fn write(tree: &dyn Tree, trace: &Trace) -> Result<(), TraceError> {
     check_host(&trace.host)?;
     let put = |name: &str, text: &str| tree.write(&format!("{TRACE_DIRECTORY}/{name}"), text.as_bytes());
     if let Some(master) = &trace.master {
@@ -128,13 +126,13 @@ pub fn write(tree: &dyn Tree, trace: &Trace) -> Result<(), TraceError> {
     Ok(())
 }
 
-/// The `Archive serial` of a trace file.
-pub fn archive_serial(text: &str) -> Option<&str> {
+/// Value of `Archive serial` in a trace file.
+pub(crate) fn archive_serial(text: &str) -> Option<&str> {
     text.lines().find_map(|line| line.strip_prefix("Archive serial: ")).map(str::trim)
 }
 
-/// Whether a text from elsewhere is a trace file: its first line is a time as `date -u` writes it.
-pub fn is_trace(text: &str) -> bool {
+/// Whether a received text is a trace file: its first line is a time as `date -u` writes it.
+pub(crate) fn is_trace(text: &str) -> bool {
     let first = text.lines().next().unwrap_or_default();
     let words: Vec<&str> = first.split_whitespace().collect();
     let year = words.last().is_some_and(|year| year.len() == 4 && year.bytes().all(|byte| byte.is_ascii_digit()));
@@ -144,7 +142,7 @@ pub fn is_trace(text: &str) -> bool {
 fn render(trace: &Trace) -> String {
     let seconds = trace.finished.saturating_sub(trace.started).max(0);
     let mut lines = vec![
-        // `date -u` in the C locale; who reads trace files takes the time from this line.
+        // `date -u` in the C locale; readers of trace files take the time from this line.
         format_time(trace.finished, "%a %b %e %H:%M:%S UTC %Y"),
         format!("Date: {}", format_time(trace.finished, "%a, %d %b %Y %H:%M:%S +0000")),
         format!("Date-Started: {}", format_time(trace.started, "%a, %d %b %Y %H:%M:%S +0000")),
@@ -155,7 +153,7 @@ fn render(trace: &Trace) -> String {
     lines.push(format!("Creator: fullbore {}", env!("CARGO_PKG_VERSION")));
     lines.push(format!("Running on host: {}", trace.host));
     lines.extend(trace.info.iter().map(|line| one_line(line)));
-    // Tells checkers of mirrors, which otherwise go by ftpsync's version, what is kept to.
+    // Tells checkers of mirrors which rules are followed; otherwise they go by ftpsync's version.
     lines.push("Revision: i18n InRelease AUIP".to_owned());
     lines.push(format!("Suites: {}", one_line(&trace.suites.join(" "))));
     lines.push(format!("Architectures: {}", one_line(&trace.architectures.join(" "))));
@@ -166,7 +164,7 @@ fn render(trace: &Trace) -> String {
     };
     lines.push(format!("Architectures-Configuration: {configuration}"));
     lines.push(format!("Upstream-mirror: {}", one_line(&trace.upstream)));
-    // The names are ftpsync's: programs that draw mirror statistics look for them.
+    // The names are ftpsync's, because programs for mirror statistics look for them.
     lines.push(format!("Total bytes received in rsync: {}", trace.received_bytes));
     lines.push(format!("Total time spent in rsync: {seconds}"));
     if seconds > 0 {
@@ -179,7 +177,7 @@ fn render(trace: &Trace) -> String {
 fn hierarchy(trace: &Trace) -> String {
     let own = format!("{0} {0} {1}", trace.host, one_line(&trace.upstream));
     let site = |line: &str| line.split_whitespace().next().unwrap_or_default().to_owned();
-    // All of it, or none: a web page is no hierarchy, though a line of it may look like one.
+    // All lines or none: a web page is not a hierarchy, even if a line of it looks like one.
     let above = trace
         .upstream_hierarchy
         .as_deref()

@@ -1,10 +1,11 @@
 //! The published tree of a mirror: the files that clients see.
 //!
-//! A mirror has two sides. fullbore's own files (state, list, log, and the store of files by hash) lie below
-//! [`OWN_DIRECTORY`] of a local directory, a [`Root`]. Published files lie in a [`Tree`]. For a mirror in a directory both
-//! are the same [`Root`]. Functions take `own: &Root`, `tree: &dyn Tree`, or both, and so say which side they use.
+//! A mirror has two parts. fullbore's own files (state, list, log, and the store of files by hash) are below
+//! [`OWN_DIRECTORY`] of a local directory, a [`Root`]. Published files are in a [`Tree`]. For a mirror in a directory
+//! both are the same [`Root`]. Functions take `own: &Root`, `tree: &dyn Tree`, or both, and so show which part they
+//! use.
 //!
-//! New names are given by the engine's `Target`; a tree is looked at, and changed where the order does not matter.
+//! The engine's `Target` gives new names. A tree is for reading, and for changes whose order does not matter.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -17,21 +18,21 @@ use fullbore_engine::files::{FileError, Kind, Root};
 use super::links;
 use super::state::{OWN_DIRECTORY, index_path};
 
-/// What a tree knows about a name.
+/// Status of a name in a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Status {
-    /// Whether it is a file, a directory or a link.
+pub(crate) struct Status {
+    /// Type of the file.
     pub kind: Kind,
-    /// Length of the content in bytes.
+    /// Size of the content in bytes.
     pub size: u64,
-    /// Time of last change of the content, Unix seconds.
+    /// Modification time, Unix seconds.
     pub mtime: i64,
-    /// The same number for two names of one file, where the tree knows.
+    /// Inode number, equal for two names of one file; `None` if the tree does not know it.
     pub inode: Option<u64>,
 }
 
-/// A published file, opened.
-pub enum Content {
+/// Content of an opened published file.
+pub(crate) enum Content {
     /// A file on disk.
     File(File),
     /// A stream from elsewhere.
@@ -39,10 +40,10 @@ pub enum Content {
 }
 
 impl Content {
-    /// Says that the content will be read to its end.
-    pub fn will_be_read_whole(&self) {
+    /// Announces that the content will be read to its end.
+    pub(crate) fn will_be_read_whole(&self) {
         if let Content::File(file) = self {
-            // Only a hint: an error changes nothing.
+            // The advice is only a hint; an error changes nothing.
             let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::Sequential);
         }
     }
@@ -57,133 +58,137 @@ impl Read for Content {
     }
 }
 
-/// Where a symbolic link to a directory leads.
+/// Target of a symbolic link to a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LinkedDirectory {
-    /// To this directory of the mirror.
+pub(crate) enum LinkedDirectory {
+    /// This directory of the mirror.
     Inside(String),
-    /// Out of the mirror.
+    /// A directory outside of the mirror.
     Outside,
 }
 
-/// The published files of a mirror, by their paths below the mirror's directory.
+/// The published files of a mirror, by their paths relative to the mirror.
 ///
-/// Links are not followed: a path behind one is [`FileError::Symlink`].
-pub trait Tree: Send + Sync {
+/// Links are not followed: for a path behind a link, methods return [`FileError::Symlink`]. If the directory or store
+/// fails, they return [`FileError::Io`].
+pub(crate) trait Tree: Send + Sync {
     /// The directory or address of the tree, for messages.
     fn name(&self) -> String;
 
-    /// What a state says of which mirror it is; `None` for a directory, whose state lies in it.
+    /// Address of the mirror, as its state records it. `None` for a directory, whose state is in it.
     fn identity(&self) -> Option<String> {
         None
     }
 
-    /// What has this name; `None` if nothing has.
+    /// Status of a name; `None` if nothing has it.
     ///
     /// # Errors
-    /// The tree cannot be read.
+    /// [`FileError::Symlink`] for a path behind a link, [`FileError::Io`] if the tree cannot be read.
     fn stat(&self, path: &str) -> Result<Option<Status>, FileError>;
 
-    /// Opens a regular file; `None` if there is none of that name.
+    /// Opens a regular file; `None` if no file has the name.
     ///
     /// # Errors
-    /// Another kind of file; the tree cannot be read.
+    /// [`FileError::NotRegular`] for another kind of file, [`FileError::Symlink`] for a path behind a link,
+    /// [`FileError::Io`] if the tree cannot be read.
     fn open(&self, path: &str) -> Result<Option<(Content, Status)>, FileError>;
 
-    /// Reads a whole file of at most `limit_bytes`; `None` if there is none.
+    /// Reads a whole file of at most `limit_bytes`; `None` if no file has the name.
     ///
     /// # Errors
-    /// As [`Tree::open`]; [`FileError::TooLarge`].
+    /// The errors of [`Tree::open`], and [`FileError::TooLarge`] if the file exceeds `limit_bytes`.
     fn read(&self, path: &str, limit_bytes: u64) -> Result<Option<Vec<u8>>, FileError>;
 
-    /// The target of a symbolic link; `None` if there is no link of that name.
+    /// Target of a symbolic link; `None` if no link has the name.
     ///
     /// # Errors
-    /// The tree cannot be read.
+    /// [`FileError::Symlink`] for a path behind a link, [`FileError::Io`] if the tree cannot be read.
     fn read_link(&self, path: &str) -> Result<Option<String>, FileError>;
 
-    /// Where a symbolic link to a directory leads; `None` if it leads to none.
+    /// Target of a symbolic link to a directory; `None` if the link does not lead to one.
     ///
     /// # Errors
-    /// The tree cannot be read.
+    /// [`FileError::Io`] if the tree cannot be read.
     fn linked_directory(&self, link: &str) -> Result<Option<LinkedDirectory>, FileError>;
 
-    /// The names in a directory, in no order; none if it is missing.
+    /// Names in a directory, in any order; empty if it does not exist.
     ///
     /// # Errors
-    /// The tree cannot be read.
+    /// [`FileError::Symlink`] for a path behind a link, [`FileError::Io`] if the directory cannot be read.
     fn list(&self, directory: &str) -> Result<Vec<(OsString, Kind)>, FileError>;
 
-    /// Writes a small file, whole or not at all.
+    /// Writes a small file atomically.
     ///
     /// # Errors
-    /// The tree cannot be written.
+    /// [`FileError::Symlink`] for a path behind a link, [`FileError::Io`] if the file cannot be written.
     fn write(&self, path: &str, content: &[u8]) -> Result<(), FileError>;
 
-    /// Removes a file or link; `false` if there is none.
+    /// Removes a file or link; `false` if it did not exist.
     ///
     /// # Errors
-    /// The tree cannot be written.
+    /// [`FileError::Symlink`] for a path behind a link, [`FileError::Io`] if the file cannot be removed.
     fn unlink(&self, path: &str) -> Result<bool, FileError>;
 
-    /// Removes regular files, and nothing else of these names; says of each whether it was there.
+    /// Removes regular files, and no other kind of file. Returns for each whether it existed.
     ///
     /// # Errors
-    /// The tree cannot be written; some of the files may be gone then.
+    /// [`FileError::Io`] if a file cannot be removed; some of the files may be gone then.
     fn remove_files(&self, paths: &[&str]) -> Result<Vec<bool>, FileError>;
 
-    /// Removes an empty directory; `false` if it is missing or not empty.
+    /// Removes an empty directory; `false` if it does not exist or is not empty.
     ///
     /// # Errors
-    /// The tree cannot be written.
+    /// [`FileError::Symlink`] for a path behind a link, [`FileError::Io`] if the directory cannot be removed.
     fn remove_directory(&self, path: &str) -> Result<bool, FileError>;
 
-    /// Makes `link` a symbolic link to `target`, in one step.
+    /// Makes `link` a symbolic link to `target`, atomically.
     ///
     /// # Errors
-    /// A target outside of the tree, a directory in the way; the tree cannot be written.
+    /// [`FileError::Path`] for a target outside of the tree, [`FileError::Io`] if a directory is in its place or the
+    /// tree cannot be written.
     fn symlink(&self, target: &str, link: &str) -> Result<(), FileError>;
 
-    /// Whether this path has the content that is stored under this hash. `false` where finding out would mean reading it.
+    /// Whether this path has the content that is stored under this hash. `false` if only reading the file could tell.
     ///
     /// # Errors
-    /// The tree cannot be read.
+    /// [`FileError::Io`] if the tree cannot be read.
     fn has_stored(&self, path: &str, sha256: Sha256) -> Result<bool, FileError>;
 
-    /// Gives the content that is stored under this hash a published name.
+    /// Gives stored content a published name.
     ///
     /// # Errors
-    /// Nothing is stored under the hash; the tree cannot be written.
+    /// [`FileError::Io`] if nothing is stored under the hash, or the tree cannot be written.
     fn give_stored(&self, sha256: Sha256, path: &str) -> Result<(), FileError>;
 
-    /// Stores the content of a published file under its hash, which the caller has compared. `false` if the content is
-    /// another one by now.
+    /// Stores a published file under its hash, which the caller has compared. `false` if the content has changed
+    /// meanwhile.
     ///
     /// # Errors
-    /// The file cannot be read; fullbore's own files cannot be written.
+    /// [`FileError::Io`] if the file cannot be read, or fullbore's own files cannot be written.
     fn store(&self, path: &str, sha256: Sha256) -> Result<bool, FileError>;
 
-    /// Hash and size of a published file, where the tree knows them without reading it: by what fullbore said when it
-    /// wrote the file.
+    /// Hash and size of a published file, if the tree knows them without reading the file: from the time when fullbore
+    /// wrote it.
     ///
     /// # Errors
-    /// The tree cannot be read.
+    /// [`FileError::Io`] if the tree cannot be asked.
     fn known_content(&self, _path: &str) -> Result<Option<(Sha256, u64)>, FileError> {
         Ok(None)
     }
 
-    /// A published path with this content, from which further names can be given without storing it.
+    /// A published path with this content, from which further names can be given without storing the content.
     ///
     /// # Errors
-    /// The tree cannot be read.
+    /// [`FileError::Io`] if the tree cannot be read.
     fn published(&self, _sha256: Sha256) -> Result<Option<String>, FileError> {
         Ok(None)
     }
 
-    /// Hears of paths that will be looked up, sorted and spread evenly over all of them, so that they can be found at once.
+    /// Announces paths that will be looked up, sorted and spread evenly over all of them, so that the tree can list
+    /// ranges in parallel.
     fn expect(&self, _paths: Vec<String>) {}
 
-    /// Whether suites get symbolic links, or copies in their place.
+    /// Whether suites get links to their directories, or copies in place of links.
     fn has_links(&self) -> bool {
         true
     }
@@ -193,20 +198,20 @@ pub trait Tree: Send + Sync {
         false
     }
 
-    /// Where links are copies: the directories of copies, finished or not, and which directory each stands for.
+    /// If links are copies: the directories of copies, complete or not, and the directory that each stands for.
     ///
     /// # Errors
-    /// The tree cannot be read.
+    /// [`FileError::Io`] if the tree cannot be read.
     fn copied_links(&self) -> Result<Vec<(String, String)>, FileError> {
         Ok(Vec::new())
     }
 
-    /// Number of files to read at once.
+    /// Number of files to read in parallel.
     fn readers(&self) -> usize {
         std::thread::available_parallelism().map_or(2, |cores| cores.get())
     }
 
-    /// The directory that the tree is, if it is one: for hard links between its files.
+    /// The directory of the tree, if it is one, for hard links between its files.
     fn as_directory(&self) -> Option<&Root> {
         None
     }
@@ -216,7 +221,7 @@ fn status(of: &fullbore_engine::files::Status) -> Status {
     Status { kind: of.kind, size: of.size, mtime: of.mtime, inode: Some(of.inode) }
 }
 
-/// A directory has fullbore's own files beside the published ones; stored and published names are hard links.
+/// In a directory, fullbore's own files are beside the published ones. Stored and published names are hard links.
 impl Tree for Root {
     fn name(&self) -> String {
         self.path().display().to_string()
@@ -239,7 +244,7 @@ impl Tree for Root {
     }
 
     fn linked_directory(&self, link: &str) -> Result<Option<LinkedDirectory>, FileError> {
-        // Of a link that leads nowhere, or to where nobody may look, nothing is known.
+        // A link that leads nowhere, or into a closed directory, counts as no link to a directory.
         let real = |path: &Path| path.canonicalize().ok();
         let (Some(root), Some(target)) = (real(self.path()), real(&self.path().join(link))) else { return Ok(None) };
         if !target.is_dir() {

@@ -1,7 +1,7 @@
-//! The origin's trace files: the state of its archive, and the mirrors above it.
+//! Trace files of the origin: the state of its archive, and the mirrors above it.
 //!
-//! They are unsigned and decide nothing; people and programs that watch mirrors read them. They are requested with the
-//! indexes, on an open connection. A run does not wait for them.
+//! They are unsigned and decide nothing; people and programs that watch mirrors read them. They are requested together
+//! with the indexes, on an open connection. A run does not wait for them.
 
 use fullbore_wire::fetch::{Get, Watch};
 use fullbore_wire::hosts::HostId;
@@ -10,30 +10,30 @@ use tokio::task::JoinHandle;
 use super::session::Session;
 use super::trace_files::{MASTER, TRACE_DIRECTORY, is_trace};
 
-/// Largest trace file accepted, in bytes; real ones have below 2 kB, `_hierarchy` below 50.
+/// Maximum size of a trace file, in bytes. Real ones have less than 2 kB, `_hierarchy` less than 50.
 const TRACE_BYTES_MAX: u64 = 1 << 20;
 
 const ORIGIN: HostId = 0;
 
 /// The trace files of the origin, as far as it has them.
 #[derive(Debug, Default, Clone)]
-pub struct Upstream {
-    /// `project/trace/master`.
+pub(crate) struct Upstream {
+    /// Content of `project/trace/master`.
     pub master: Option<String>,
-    /// `project/trace/_hierarchy`.
+    /// Content of `project/trace/_hierarchy`.
     pub hierarchy: Option<String>,
 }
 
-/// Requests in flight.
-pub struct PendingTraces([JoinHandle<Option<String>>; 2]);
+/// Requests for both trace files, in flight.
+pub(super) struct PendingTraces([JoinHandle<Option<String>>; 2]);
 
 /// Requests both files from the origin.
-pub fn ask(session: &Session) -> PendingTraces {
+pub(super) fn ask(session: &Session) -> PendingTraces {
     PendingTraces([MASTER, "_hierarchy"].map(|name| session.runtime.spawn(text(session.site.fetcher.watch(), name))))
 }
 
-/// The files received by now; cancels the other requests.
-pub fn take(asked: PendingTraces, session: &Session) -> Upstream {
+/// Returns the files received by now, and cancels the other requests.
+pub(super) fn take(asked: PendingTraces, session: &Session) -> Upstream {
     let [master, hierarchy] = asked.0.map(|asked| {
         if !asked.is_finished() {
             asked.abort();

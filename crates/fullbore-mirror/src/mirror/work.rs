@@ -1,8 +1,8 @@
-//! Workers: machines that fetch files of a mirror in a bucket for a planner elsewhere.
+//! Workers: machines that fetch files of a mirror in a bucket for a planner on another machine.
 //!
 //! A worker stores verified files of the pool, and nothing else: it has no lock, writes no state, and publishes no
-//! name. [`shard::run`] is a worker of a pinned plan ([`pinned`]), which needs no broker. What is done, only the store
-//! says.
+//! name. [`shard::run`] is a worker of a pinned plan ([`pinned`]), which needs no broker. Only the store tells which
+//! files are done.
 
 pub mod feed;
 mod landing;

@@ -21,8 +21,8 @@ pub struct PatternError(pub String);
 #[serde(try_from = "String")]
 pub struct Filter(pub Regex);
 
-/// Compiled size allowed for one pattern: regex's own default, named here so
-/// that a pattern from a settings file cannot take all memory.
+/// Maximum size of a compiled pattern, the default of the regex crate. It is set here so that a pattern from a settings
+/// file cannot take all memory.
 const PATTERN_BYTES: usize = 10 << 20;
 
 impl FromStr for Filter {

@@ -1,4 +1,4 @@
-//! What is asked of a store, what it answers, and why there may be no answer.
+//! Requests to a store, their answers, and the reasons why a request failed.
 
 use fullbore_engine::digest::Sha256;
 use fullbore_wire::exchange::{self, Body, Streamed, Unreachable};
@@ -11,10 +11,10 @@ use crate::credentials::CredentialsError;
 use crate::dialect::Feature;
 use crate::xml::{self, ServiceError, XmlError};
 
-/// Bytes of an answer's body that is an error, or of no interest.
-pub const SMALL_ANSWER: usize = 64 << 10;
+/// Maximum size of the body of an error or an unimportant answer, in bytes.
+pub(crate) const SMALL_ANSWER: usize = 64 << 10;
 
-/// A part of a request that a store may do without.
+/// A part of a request that may be omitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Optional {
     /// A header field.
@@ -23,7 +23,7 @@ pub enum Optional {
     Query(&'static str, String),
 }
 
-/// A request.
+/// A request to the store.
 ///
 /// ```
 /// use fullbore_s3::Call;
@@ -38,35 +38,35 @@ pub struct Call {
     pub method: Method,
     /// Key of the object; `None` for a request about the bucket.
     pub key: Option<String>,
-    /// Names and values of the query, not encoded.
+    /// Names and values of the query, unencoded.
     pub query: Vec<(&'static str, String)>,
-    /// Names and values of header fields, all of which are signed.
+    /// Names and values of header fields; all of them are signed.
     pub fields: Vec<(String, String)>,
-    /// Parts of the request that are left out if the store does not honour them.
+    /// Parts of the request that are omitted if the store does not support their feature.
     pub optional: Vec<(Feature, Optional)>,
-    /// Range of the object to download; `None`: all of it.
+    /// Range of the object to download; `None` for the whole object.
     pub range: Option<ByteRange>,
-    /// Where the content of a good answer goes as it arrives; `None`: it is in the answer.
+    /// Taker of the content of a good answer as it arrives; `None` if it is returned in the answer.
     pub stream: Option<mpsc::Sender<Streamed>>,
     /// Body of the request; empty by default.
     pub body: Body,
     /// SHA-256 of `body`, which the signature covers.
     pub hash: Sha256,
-    /// Whether to send `hash` as the checksum of an object or of a part, and to compare it with the store's answer:
-    /// [`Feature::ObjectChecksums`] or [`Feature::PartChecksums`].
+    /// The feature under which `hash` is sent as the checksum of an object or a part, and compared with the store's
+    /// answer: [`Feature::ObjectChecksums`] or [`Feature::PartChecksums`].
     pub checksum: Option<Feature>,
-    /// Largest body of an answer in bytes; a larger one is an error.
+    /// Maximum size of the answer's body in bytes; a larger one is an error.
     pub answer_bytes_max: usize,
-    /// Whether the body of a successful answer may hold an error, as after completing an upload.
+    /// Whether the body of a successful answer may contain an error, as after completing an upload.
     pub errors_in_body: bool,
-    /// Whether to send the request even after a stop, because it cleans up.
+    /// Whether to send the request even after a stop, for cleaning up.
     pub at_the_end: bool,
-    /// Whether to send it by a client behind a fence even when the fence is closed, because no object is changed by it.
+    /// Whether to send the request even while the fence is closed, because it changes no object.
     pub is_unfenced: bool,
 }
 
 impl Call {
-    /// Makes a request without a query, fields or a body.
+    /// Creates a request without a query, fields or a body.
     pub fn new(method: Method, key: Option<&str>) -> Call {
         Call {
             method,
@@ -86,7 +86,7 @@ impl Call {
         }
     }
 
-    /// Adds a parameter of the query.
+    /// Adds a query parameter.
     #[must_use]
     pub fn query(mut self, name: &'static str, value: impl Into<String>) -> Call {
         self.query.push((name, value.into()));
@@ -100,14 +100,14 @@ impl Call {
         self
     }
 
-    /// Adds a header field that is left out if the store does not honour `feature`.
+    /// Adds a header field that is omitted if the store does not support `feature`.
     #[must_use]
     pub fn optional_field(mut self, feature: Feature, name: &'static str, value: impl Into<String>) -> Call {
         self.optional.push((feature, Optional::Field(name, value.into())));
         self
     }
 
-    /// Adds a parameter of the query that is left out if the store does not honour `feature`.
+    /// Adds a query parameter that is omitted if the store does not support `feature`.
     #[must_use]
     pub fn optional_query(mut self, feature: Feature, name: &'static str, value: impl Into<String>) -> Call {
         self.optional.push((feature, Optional::Query(name, value.into())));
@@ -127,11 +127,11 @@ impl Call {
     }
 }
 
-/// An answer, and the bucket as it was known when the request was sent.
+/// An answer, with the bucket as it was known when the request was sent.
 pub type Answer = exchange::Answer<Bucket>;
 
-/// The ETag without quotes, which it need not have; `None` if there is none, or only a weak one.
-pub fn etag(head: &ResponseHead) -> Option<String> {
+/// The ETag without quotes (some stores omit them); `None` if there is none, or only a weak one.
+pub(crate) fn etag(head: &ResponseHead) -> Option<String> {
     match &head.etag {
         Some(tag) => (!tag.weak).then(|| tag.to_string().trim_matches('"').to_owned()),
         None => {
@@ -142,17 +142,17 @@ pub fn etag(head: &ResponseHead) -> Option<String> {
     }
 }
 
-/// Whether two answers are about the same content as far as their ETags tell. A proxy that compresses weakens an ETag, and
-/// some leave it out of parts of an object.
-pub fn is_same_etag(head: &ResponseHead, expected: Option<&str>) -> bool {
+/// Whether, as far as ETags show, an answer is about the same content. A proxy that compresses weakens an ETag, and
+/// some omit it from ranges of an object.
+pub(crate) fn is_same_etag(head: &ResponseHead, expected: Option<&str>) -> bool {
     match (any_etag(head), expected) {
         (Some(theirs), Some(expected)) => theirs == expected,
         _ => true,
     }
 }
 
-/// The ETag without quotes, a weak one, too.
-pub fn any_etag(head: &ResponseHead) -> Option<String> {
+/// The ETag without quotes, even a weak one.
+pub(crate) fn any_etag(head: &ResponseHead) -> Option<String> {
     let weak = || head.etag.as_ref().map(|tag| tag.to_string().trim_start_matches("W/").trim_matches('"').to_owned());
     etag(head).or_else(weak)
 }
@@ -161,70 +161,70 @@ pub fn any_etag(head: &ResponseHead) -> Option<String> {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
-    /// The server said no.
+    /// The store refused the request.
     #[error("{what}: {status}{}", described(error))]
     Refused {
-        /// Method and key.
+        /// Method and key of the request.
         what: String,
-        /// The status.
+        /// Status of the answer.
         status: u16,
-        /// What the server says.
+        /// The store's error.
         error: ServiceError,
     },
-    /// Nothing could be asked, or nothing came back.
+    /// The request could not be sent, or was not answered.
     #[error("{what}: {reason}{}", after(*tries))]
     Network {
-        /// Method and key.
+        /// Method and key of the request.
         what: String,
-        /// The last reason.
+        /// Reason of the last failure.
         reason: String,
-        /// Times that it was sent.
+        /// Number of times that the request was sent.
         tries: u32,
     },
-    /// No connection can be made at all.
+    /// No connection to the store could be opened.
     #[error("{}", .0.reason)]
     Unreachable(Unreachable),
-    /// Something of ours broke.
+    /// An internal error of this program.
     #[error("{0}")]
     GivenUp(String),
-    /// Content arrived damaged, again and again.
+    /// Content was damaged in transit each time.
     #[error("{what}: checksum mismatch: the server has {theirs}, fullbore sent {ours}")]
     Damaged {
-        /// Method and key.
+        /// Method and key of the request.
         what: String,
-        /// By the server.
+        /// Checksum computed by the store.
         theirs: String,
-        /// By us.
+        /// Checksum computed here.
         ours: String,
     },
-    /// An answer that cannot be read.
+    /// The answer could not be parsed.
     #[error("{what}: {source}")]
     Answer {
-        /// Method and key.
+        /// Method and key of the request.
         what: String,
-        /// Why not.
+        /// Why it could not be parsed.
         source: XmlError,
     },
-    /// A listing that would never end.
+    /// The listing would never end.
     #[error("{what}: store {store} {did}; such a listing would never end")]
     Endless {
-        /// Which.
+        /// Description of the listing.
         what: String,
-        /// Whose.
+        /// Name of the store.
         store: String,
-        /// What shows it.
+        /// What the store did that shows it.
         did: String,
     },
-    /// No credentials.
+    /// No credentials were found.
     #[error(transparent)]
     Credentials(#[from] CredentialsError),
-    /// A signal came.
+    /// A signal ended the run.
     #[error("interrupted")]
     Interrupted,
-    /// A local file, in the place of an object.
+    /// A local file that stands for an object could not be used.
     #[error("{0}")]
     Disk(String),
-    /// The lock under which objects are changed may be another run's by now.
+    /// The lock under which objects are changed may belong to another run by now.
     #[error("another run has taken over, as this one was not seen for too long")]
     LockLost,
 }
@@ -243,13 +243,13 @@ fn after(tries: u32) -> String {
 }
 
 impl CallError {
-    /// What an answer of another status than a good one says.
+    /// Makes the error for an answer with an error status.
     pub fn refused(what: impl Into<String>, answer: &Answer) -> CallError {
         let error = xml::service_error(&answer.body).unwrap_or_default();
         CallError::Refused { what: what.into(), status: answer.head.status, error }
     }
 
-    /// What is wrong, without the request that it is about.
+    /// The reason, without the request.
     pub(crate) fn reason(&self) -> String {
         match self {
             CallError::Refused { status, error, .. } => format!("{status}{}", described(error)),
@@ -258,7 +258,7 @@ impl CallError {
         }
     }
 
-    /// The server's name of the error; empty if it was none of the server's.
+    /// The store's code of the error; empty if the error did not come from the store.
     pub fn code(&self) -> &str {
         match self {
             CallError::Refused { error, .. } => &error.code,

@@ -1,4 +1,4 @@
-//! Where the time of the connections went, for the verdict.
+//! Measures where the connections' time went, for the verdict.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -6,57 +6,57 @@ use std::time::{Duration, Instant};
 use fullbore_engine::stage::{HostClock, Kind, Ledger, StageClock};
 use fullbore_wire::exchange::{Measurement, RequestTiming};
 
-/// What was measured of all connections together.
+/// Measurements of all connections together.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Reading {
     /// Number of requests that were answered.
     pub answers: u64,
     /// Bytes of the bodies of answered requests.
     pub sent_bytes: u64,
-    /// Bytes that the other end's kernel has acknowledged: headers, TLS, and those of unanswered requests among them.
+    /// Bytes that the other end's kernel has acknowledged, including headers, TLS, and unanswered requests.
     pub acknowledged_bytes: u64,
-    /// Bytes of bodies received.
+    /// Number of received body bytes.
     pub received_bytes: u64,
-    /// Time in which bytes waited to be sent, were on the path, or came back on it, and in which a connection was not given
-    /// a request because the path was full.
+    /// Time in which bytes waited to be sent or were on the path in either direction, or in which a connection was
+    /// given no request because the path was full.
     pub path: Duration,
-    /// Time in which the server had a whole request and its answer was awaited.
+    /// Time in which the server had a whole request and had not answered.
     pub server: Duration,
-    /// Part of `path` in which the limit on the rate held bytes back.
+    /// Part of `path` in which the rate limit held bytes back.
     pub limited: Duration,
-    /// Time in which connections existed.
+    /// Sum of the time for which connections were open.
     pub open: Duration,
     /// Number of connections that were opened.
     pub connections: u64,
-    /// Most of them at once.
+    /// Highest number of connections at one time.
     pub connections_at_once: u64,
-    /// Requests that were sent again.
+    /// Number of requests that were sent again.
     pub repeated: u64,
-    /// Smallest round trip that TCP saw.
+    /// Smallest round trip measured by TCP.
     pub round_trip: Option<Duration>,
 }
 
-/// Adds up, and tells the run's ledger.
+/// Sums measurements, and passes them to the run's ledger.
 #[derive(Debug)]
-pub struct Meter {
+pub(crate) struct Meter {
     state: Mutex<(Reading, Open)>,
-    /// From when on times are counted.
+    /// Time from which on times are counted.
     origin: Instant,
     send: Arc<StageClock>,
     store: Arc<HostClock>,
 }
 
-/// Connections that there are.
+/// Number of open connections.
 #[derive(Debug, Default)]
 struct Open {
     count: u32,
-    /// When they were opened, all added up.
+    /// Sum of the times at which they were opened.
     since: Duration,
 }
 
 impl Meter {
-    /// Counts in this ledger what goes to this store, and what comes from it: stage `send`.
-    pub fn new(ledger: &Ledger, store: &str) -> Meter {
+    /// Creates a meter that counts traffic with this store in the ledger: stage `send`.
+    pub(crate) fn new(ledger: &Ledger, store: &str) -> Meter {
         let (send, store) = (ledger.stage("send", Kind::Task), ledger.host(store));
         Meter { state: Mutex::default(), origin: Instant::now(), send, store }
     }
@@ -67,13 +67,13 @@ impl Meter {
         change(reading, open)
     }
 
-    /// What a connection measured.
-    pub fn record(&self, measurement: Measurement<'_>) {
+    /// Records a measurement of a connection.
+    pub(crate) fn record(&self, measurement: Measurement<'_>) {
         match measurement {
             Measurement::ConnectionOpened(at) => self.opened(at),
             Measurement::ConnectionClosed(opened) => self.closed(opened),
             Measurement::Answered(answered) => self.answered(answered),
-            // A connection was not given a request, because others fill the path.
+            // A connection was given no request, because others filled the path.
             Measurement::WaitedForRoom(time) => self.with(|reading, _| reading.path += time),
             Measurement::Counters(before, now) => {
                 let bytes = now.bytes_acknowledged.saturating_sub(before.bytes_acknowledged);
@@ -94,7 +94,7 @@ impl Meter {
             reading.answers += 1;
             reading.sent_bytes += timing.sent_bytes;
             reading.received_bytes += timing.received_bytes;
-            // Of an answer that is long, too, all is the server's turn.
+            // The server's time includes the whole of a long answer.
             let server = (timing.server_latency + timing.receiving).min(timing.total);
             reading.path += timing.total - server;
             reading.server += server;
@@ -122,13 +122,13 @@ impl Meter {
         });
     }
 
-    /// A request is sent once more.
-    pub fn repeated(&self) {
+    /// Counts a request that is sent again.
+    pub(crate) fn repeated(&self) {
         self.with(|reading, _| reading.repeated += 1);
     }
 
-    /// What was measured so far, connections that are open included.
-    pub fn reading(&self) -> Reading {
+    /// Measurements so far, including open connections.
+    pub(crate) fn reading(&self) -> Reading {
         self.with(|reading, open| {
             let lasted = (open.count * self.origin.elapsed()).saturating_sub(open.since);
             Reading { open: reading.open + lasted, ..reading.clone() }

@@ -1,4 +1,4 @@
-//! Where requests go: the bucket's region, its place in the address, and other servers of the store.
+//! Changes of the target of requests: the bucket's region, its place in the URL, and other servers of the store.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -10,7 +10,7 @@ use super::{Call, Client, Tries, redirect};
 use crate::address::{Bucket, is_region};
 
 impl Client {
-    /// Goes where a redirect leads, for this request or for all; false if nobody may go there.
+    /// Follows a redirect, for this request or for all; false if it must not be followed.
     pub(super) fn redirect(
         &self,
         call: &Call,
@@ -37,7 +37,7 @@ impl Client {
         let is_at_first = tries.server.is_none() && tries.target.is_none();
         if target.is_none() && is_at_first && self.is_signpost(status, &bucket.endpoint) {
             let mut current = self.exchange.bucket.write().unwrap_or_else(PoisonError::into_inner);
-            // Another request may have moved it before.
+            // Another request may have moved the bucket before.
             if Arc::ptr_eq(&current, asked) {
                 tracing::info!(host = bucket.host, "the store is at another address");
                 *current = Arc::new(bucket);
@@ -52,7 +52,8 @@ impl Client {
         tries.server.is_some()
     }
 
-    /// Goes back to the store's own address, from a server that cannot be reached; false if the request was not redirected.
+    /// Returns to the store's own address from a server that cannot be reached; false if the request was not
+    /// redirected.
     pub(super) fn leave_server(&self, tries: &mut Tries) -> bool {
         let Some(server) = tries.server.take() else { return false };
         tries.target = None;
@@ -61,7 +62,7 @@ impl Client {
         true
     }
 
-    /// Whether the store's own address does nothing but redirect to this server.
+    /// Whether the store's own address only redirects to this server.
     fn is_signpost(&self, status: u16, to: &Endpoint) -> bool {
         if redirect::is_permanent(status) {
             return true;
@@ -72,7 +73,7 @@ impl Client {
                 *count += 1;
                 *count
             }
-            // Others before went elsewhere: it is a server that knows who has what.
+            // Earlier redirects led elsewhere: the address belongs to a server that knows who has what.
             Some((endpoint, count)) => {
                 (*endpoint, *count) = (to.clone(), 0);
                 0
@@ -103,11 +104,11 @@ impl Client {
         Some(server)
     }
 
-    /// Puts the bucket into the host name from now on; false if it is there already, or cannot be.
+    /// Switches to virtual-hosted style for good; false if it is in use already, or not possible.
     pub(super) fn move_to_virtual_host(&self, asked: &Bucket) -> bool {
         let mut bucket = self.exchange.bucket.write().unwrap_or_else(PoisonError::into_inner);
         if bucket.host != asked.host {
-            // Another request, that was on its way beside this one, has heard of it before.
+            // A concurrent request has learned it before.
             return true;
         }
         let Some(moved) = bucket.as_virtual_host() else { return false };
@@ -116,12 +117,12 @@ impl Client {
         true
     }
 
-    /// Speaks to another region from now on; false if it is the one that was asked.
+    /// Switches to another region for good; false if it is the one that was asked.
     pub(super) fn move_to(&self, region: Option<&str>, asked: &Bucket) -> bool {
         let Some(region) = region.filter(|region| *region != asked.region && is_region(region)) else { return false };
         let mut bucket = self.exchange.bucket.write().unwrap_or_else(PoisonError::into_inner);
         if bucket.region == region {
-            // Another request, that was on its way beside this one, has heard of it before.
+            // A concurrent request has learned it before.
             return true;
         }
         let Some(moved) = bucket.in_region(region) else { return false };

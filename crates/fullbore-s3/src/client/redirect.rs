@@ -1,8 +1,8 @@
 //! Redirects of single requests: to another server of the store, or to a signed URL of the object.
 //!
-//! A temporary redirect (302, 307) holds for one request ("Request redirection", Amazon S3 user guide): the next one goes
-//! to the store's own address again. A store that answers nothing but redirects to one server is a mere signpost, and
-//! each body would be sent twice; fullbore then goes to that server at once, as after a permanent redirect (301, 308).
+//! A temporary redirect (302, 307) applies to one request ("Request redirection", Amazon S3 user guide): the next one
+//! goes to the store's own address again. A store that only redirects to one server is a mere signpost, and each body
+//! would be sent twice. Then fullbore goes to that server directly, as after a permanent redirect (301, 308).
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,36 +16,37 @@ use super::Call;
 use crate::address::Bucket;
 use crate::key::decode_listed;
 
-/// Redirects of one request, as of one file of an archive.
+/// Maximum number of redirects of one request, as for one file of an archive.
 pub(super) const REDIRECTS_MAX: u32 = 5;
 
-/// Temporary redirects in a row to the same server, and no other answer, after which requests go there at once: a guess
-/// at more than chance.
+/// Number of consecutive temporary redirects to the same server, without any other answer, after which requests go
+/// there directly. A guess at more than chance.
 pub(super) const SIGNPOST_REDIRECTS: u32 = 3;
 
-/// Servers that requests were redirected to, at most. A store of more nodes than connections is not served well anyway.
+/// Maximum number of servers to which requests are redirected. A store with more nodes than connections is not served
+/// well anyway.
 pub(super) const SERVERS_MAX: usize = 64;
 
-/// Parameters of URLs that are signed themselves: Amazon's, older ones of Amazon's, Google's, Azure's.
+/// Query parameters of signed URLs: Amazon's present and older ones, Google's, Azure's.
 const SIGNATURES: [&str; 4] = ["x-amz-signature", "signature", "x-goog-signature", "sig"];
 
-/// Where a redirect leads.
+/// Target of a redirect.
 #[derive(Debug)]
 pub(super) struct Redirect {
     /// The bucket at the other server.
     pub bucket: Bucket,
-    /// What to request there, if it differs from the first request.
+    /// Path and query to request there, if they differ from the original request.
     pub target: Option<Arc<Target>>,
 }
 
-/// The target of a request as a redirect gave it.
+/// Path and query given by a redirect.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Target {
-    /// Path, encoded.
+    /// Encoded path.
     pub path: String,
-    /// Query, encoded; empty if there is none.
+    /// Encoded query; empty if there is none.
     pub query: String,
-    /// Names and values of the query, decoded.
+    /// Decoded names and values of the query.
     pub parameters: Vec<(String, String)>,
 }
 
@@ -61,7 +62,7 @@ impl Target {
         Target { path: path.to_owned(), query: query.to_owned(), parameters: parameters.collect() }
     }
 
-    /// Whether the URL carries a signature, beside which no other may stand.
+    /// Whether the URL contains a signature; then no other signature may be added.
     pub(super) fn is_signed(&self) -> bool {
         self.parameters.iter().any(|(name, _)| SIGNATURES.contains(&name.to_ascii_lowercase().as_str()))
     }
@@ -74,7 +75,7 @@ impl fmt::Display for Target {
     }
 }
 
-/// Whether a status redirects a request of this method. 303 turns any method into GET.
+/// Whether a status redirects a request with this method. 303 turns any method into GET.
 pub(super) fn redirects(status: u16, method: Method) -> bool {
     match status {
         301 | 302 | 307 | 308 => true,
@@ -88,10 +89,10 @@ pub(super) fn is_permanent(status: u16) -> bool {
     matches!(status, 301 | 308)
 }
 
-/// Where `location` leads, which answered a request for `sent` (path and query, encoded).
+/// Resolves a Location that answered a request for `sent` (encoded path and query).
 ///
 /// # Errors
-/// [`RedirectError`] if the Location is no URL, or leads from https to http.
+/// A [`RedirectError`] if the Location is not a URL, or leads from https to http.
 pub(super) fn follow(location: &str, asked: &Bucket, sent: &str) -> Result<Redirect, RedirectError> {
     let Endpoint { scheme, .. } = asked.endpoint;
     let base = format!("{}://{}{sent}", scheme.as_str(), asked.host);
@@ -108,7 +109,7 @@ pub(super) fn follow(location: &str, asked: &Bucket, sent: &str) -> Result<Redir
     Ok(Redirect { bucket, target })
 }
 
-/// Path and query of a call, as they are sent without a redirect.
+/// Path and query of a call without a redirect.
 pub(super) fn sent(call: &Call, query: &[(&str, &str)], bucket: &Bucket) -> String {
     let mut target = bucket.path(call.key.as_deref());
     if !query.is_empty() {

@@ -1,8 +1,8 @@
-//! Which part of a refused request the store may not honour.
+//! Determines which part of a refused request the store may not support.
 //!
-//! Stores name what they refuse in many ways: `InvalidArgument` (B2), `NotImplemented` (R2), `ExcessHeaderValues` (GCS),
-//! or nothing at all in answers to HEAD. Some proxies drop fields that they do not know, so that the signature is wrong.
-//! So it is tried: the request is sent again without the suspected part, and what succeeds then is believed.
+//! Stores name the cause in many ways: `InvalidArgument` (B2), `NotImplemented` (R2), `ExcessHeaderValues` (GCS), or
+//! not at all in answers to HEAD. Some proxies drop unknown fields, so that the signature is wrong. So fullbore tries:
+//! it sends the request again without the suspected part, and believes the result.
 
 use std::sync::atomic::Ordering;
 
@@ -12,7 +12,7 @@ use super::store::Store;
 use super::{Call, Optional};
 use crate::dialect::Feature;
 
-/// Refusals by 400 or 501 that name their reason, which is no part of the protocol.
+/// Codes of refusals by 400 or 501 whose reason is not a part of the protocol.
 const OTHER_REASONS: [&str; 22] = [
     "AccessDenied",
     "AuthorizationHeaderMalformed",
@@ -38,7 +38,7 @@ const OTHER_REASONS: [&str; 22] = [
     "TooManyParts",
 ];
 
-/// The feature to leave out of the next try; `None`: the refusal is about something else. `without` was left out already.
+/// The feature to omit from the next try; `None` if the refusal is about something else. `without` was omitted already.
 pub(super) fn suspect(
     exchange: &exchange::Client<Store>,
     call: &Call,
@@ -47,7 +47,7 @@ pub(super) fn suspect(
 ) -> Option<Feature> {
     let may_be = match status {
         400 | 405 | 501 => !OTHER_REASONS.contains(&code),
-        // Of wrong keys nothing would have been answered well.
+        // With wrong keys there would have been no good answer before.
         403 => code == "SignatureDoesNotMatch" && exchange.last_success().is_some(),
         _ => false,
     };
@@ -55,13 +55,13 @@ pub(super) fn suspect(
     let was_unsigned = call.checksum.is_some() && exchange.checks.load(Ordering::Relaxed);
     let unsigned = was_unsigned.then_some(Feature::UnsignedPayload);
     let mut used = call.checksum.into_iter().chain(unsigned).chain(optional);
-    // Others may have found out what the store lacks after this request was sent.
+    // Other requests may have found out what the store lacks since this one was sent.
     let is_suspected = |feature: &Feature| !without.contains(feature) && !exchange.dialect.honours(*feature);
     if may_be { used.find(is_suspected) } else { None }
 }
 
 impl Call {
-    /// The parameters of the query, without those of features that are left out.
+    /// The query parameters without those of omitted features.
     pub(super) fn query_for(&self, is_sent: impl Fn(Feature) -> bool) -> Vec<(&str, &str)> {
         let optional = self.optional.iter().filter_map(|(feature, part)| match part {
             Optional::Query(name, value) if is_sent(*feature) => Some((*name, value.as_str())),
@@ -70,7 +70,7 @@ impl Call {
         self.query.iter().map(|(name, value)| (*name, value.as_str())).chain(optional).collect()
     }
 
-    /// The header fields, likewise.
+    /// The header fields without those of omitted features.
     pub(super) fn fields_for(&self, is_sent: impl Fn(Feature) -> bool) -> Vec<(String, String)> {
         let optional = self.optional.iter().filter_map(|(feature, part)| match part {
             Optional::Field(name, value) if is_sent(*feature) => Some(((*name).to_owned(), value.clone())),

@@ -1,4 +1,4 @@
-//! A store as the exchange client sees it: how the head of a request is made and signed.
+//! A store as a service of the exchange client: builds and signs request heads.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -18,36 +18,37 @@ use crate::dialect::{Dialect, Feature};
 use crate::parts::base64;
 use crate::sign::{Identity, Signable, Signer, UNSIGNED_PAYLOAD, amz_date};
 
-/// One server of a store: what the exchange client does not know of it.
+/// One server of a store.
 #[derive(Debug)]
 pub(super) struct Store {
     pub(super) bucket: RwLock<Arc<Bucket>>,
     pub(super) common: Arc<Common>,
 }
 
-/// What all servers of a store have in common.
+/// State shared by all servers of a store.
 #[derive(Debug)]
 pub(super) struct Common {
     pub(super) signer: Signer,
     pub(super) meter: Meter,
-    /// The server's clock less ours, seconds.
+    /// The server's clock minus ours, in seconds.
     pub(super) clock_offset_s: AtomicI64,
-    /// The server said which checksum it has of what we sent: it checks it, and need not hash for the signature too.
+    /// Whether the server has returned the checksum of our content. Then it checks the content, and the signature need
+    /// not cover it.
     pub(super) checks: AtomicBool,
     pub(super) dialect: Dialect,
-    /// Temporary redirects in a row to one server.
+    /// Target and number of consecutive temporary redirects to one server.
     pub(super) signpost: Mutex<Option<(Endpoint, u32)>>,
 }
 
-/// A request, by whom it is signed, and how it differs from what the caller wants.
+/// A request with its signer, and its differences from the caller's request.
 pub(super) struct Job {
     pub(super) call: Arc<Call>,
     pub(super) identity: Option<Arc<Identity>>,
-    /// Features that this try goes without.
+    /// Features that this try omits.
     pub(super) without: Vec<Feature>,
     pub(super) target: Option<Arc<redirect::Target>>,
-    /// Our time in the signature, if it is not the present: a fence has earlier ones, so that the store itself refuses what
-    /// a frozen run sends much later.
+    /// Our time in the signature, if it is not the present. A fence uses an earlier time, so that the store itself
+    /// refuses requests that a frozen run sends much later.
     pub(super) signed_at: Option<i64>,
 }
 
@@ -60,7 +61,7 @@ impl Deref for Store {
 }
 
 impl Common {
-    /// Whether content with a checksum need not be hashed for the signature, too.
+    /// Whether the signature need not cover content that has a checksum.
     pub(super) fn trusts_checksums(&self) -> bool {
         self.checks.load(Ordering::Relaxed) && !self.dialect.lacks(Feature::UnsignedPayload)
     }
@@ -71,14 +72,14 @@ impl Store {
         Arc::clone(&self.bucket.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Header fields that depend on the content.
+    /// Adds header fields that depend on the content.
     fn content_fields(&self, call: &Call, has_checksum: bool, fields: &mut Vec<(String, String)>) {
         if has_checksum {
             fields.push((CHECKSUM_FIELD.into(), base64(&call.hash)));
-            // Some stores look at the checksum only when they are told so as the AWS tools do.
+            // Some stores use the checksum only if this field names it, as the AWS tools do.
             fields.push(("x-amz-sdk-checksum-algorithm".into(), "SHA256".into()));
         }
-        // Content that is read from a file would have to be read once more.
+        // Content from a file would have to be read a second time.
         if call.checksum.is_some()
             && self.dialect.wants_md5()
             && let Body::Memory(pieces) = &call.body
@@ -104,7 +105,7 @@ impl Service for Store {
         bucket.host.clone()
     }
 
-    /// The head of a request, signed now.
+    /// Builds the head of a request, signed now.
     fn head(&self, job: &Job, bucket: &Bucket, absolute_form: bool) -> RequestHead {
         let Job { call, identity, without, target, signed_at } = job;
         let is_sent = |feature| !without.contains(&feature) && !self.dialect.lacks(feature);
@@ -123,7 +124,7 @@ impl Service for Store {
         let has_checksum = call.checksum.is_some_and(is_sent);
         self.content_fields(call, has_checksum, &mut head.fields);
         if is_signed_url {
-            // The signature in the URL covers no field of ours, and a store refuses those that none covers.
+            // The signature in the URL covers none of our fields, and a store refuses unsigned ones.
             head.fields.retain(|(name, _)| !name.starts_with("x-amz-"));
         } else if let Some(identity) = identity {
             let now = signed_at.unwrap_or_else(unix_now) + self.clock_offset_s.load(Ordering::Relaxed);
@@ -145,7 +146,7 @@ impl Service for Store {
             let value = self.signer.authorization(&request, identity, &bucket.region, now);
             head.authorization = Some(Authorization::new(value));
         }
-        // Behind the signature: a proxy may cut ranges anew.
+        // Not covered by the signature: a proxy may change ranges.
         head.range = call.range;
         if absolute_form {
             head.target = format!("{}://{host}{}", Scheme::Http.as_str(), head.target);

@@ -1,35 +1,35 @@
-//! The files `~/.aws/config` and `~/.aws/credentials` ("Configuration and credential file settings", AWS CLI user
-//! guide): sections of `name = value`, in which an indented line belongs to the name above it.
+//! Parses `~/.aws/config` and `~/.aws/credentials` ("Configuration and credential file settings", AWS CLI user guide):
+//! sections of `name = value` lines. An indented line belongs to the name above it.
 
 use std::collections::BTreeMap;
 
-/// Bytes of a file. Those of large organisations have some hundred profiles of a few lines.
+/// Maximum size of a file, in bytes. Large organisations have some hundred profiles of a few lines.
 pub const FILE_BYTES_MAX: usize = 1 << 20;
 
-/// Settings of all sections together.
+/// Maximum number of settings in all sections together.
 const SETTINGS_MAX: usize = 50_000;
 
-/// A line that cannot be read.
+/// Why a file could not be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// Longer than [`FILE_BYTES_MAX`].
+    /// The file is longer than [`FILE_BYTES_MAX`].
     #[error("longer than {FILE_BYTES_MAX} bytes")]
     TooLong,
-    /// More settings than the bound.
+    /// The file has too many settings.
     #[error("more than {SETTINGS_MAX} settings")]
     TooMany,
-    /// The line's number; never its text, which may be a secret.
+    /// A line is malformed. The error gives its number, never its text, which may be a secret.
     #[error("line {line}: {what}")]
     Line {
-        /// Counted from 1.
+        /// Line number, from 1.
         line: usize,
-        /// What is wrong.
+        /// What is wrong with the line.
         what: &'static str,
     },
 }
 
-/// Settings of one profile. Nested ones (`s3 =` with indented lines) have names with a dot: `s3.addressing_style`.
+/// Settings of one profile. Nested settings (`s3 =` with indented lines) have names with a dot: `s3.addressing_style`.
 pub type Settings = BTreeMap<String, String>;
 
 /// The sections of a file.
@@ -45,28 +45,27 @@ impl std::fmt::Debug for Sections {
     }
 }
 
-/// Which of the two files it is: they name profiles differently.
+/// Which of the two files it is: they write the names of profiles differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// `config`: `[default]`, `[profile name]`.
+    /// `config`, with sections `[default]` and `[profile name]`.
     Config,
-    /// `credentials`: `[name]`.
+    /// `credentials`, with sections `[name]`.
     Credentials,
 }
 
 impl Sections {
-    /// Reads a file's text.
+    /// Parses the text of a file.
     ///
     /// # Errors
-    /// [`ConfigError`] if the text is too long, has too many sections or settings, or has a malformed
-    /// line.
+    /// [`ConfigError`] if the text is too long, has too many sections or settings, or has a malformed line.
     pub fn parse(text: &str, kind: Kind) -> Result<Sections, ConfigError> {
         if text.len() > FILE_BYTES_MAX {
             return Err(ConfigError::TooLong);
         }
         let mut sections = Sections::default();
         let mut section: Option<Section> = None;
-        // The setting that indented lines belong to, when its own value is empty.
+        // The setting that indented lines belong to, if its own value is empty.
         let mut above: Option<String> = None;
         let mut count = 0;
         for (number, line) in text.lines().enumerate() {
@@ -87,7 +86,7 @@ impl Sections {
             }
             let Some(section) = &section else { return Err(wrong("a setting before the first [section]")) };
             let Some((name, value)) = bare.split_once('=') else {
-                // Continued values are of no setting that is read here.
+                // No setting used here has a continued value.
                 if indented {
                     continue;
                 }
@@ -99,7 +98,7 @@ impl Sections {
             }
             let name = match (indented, &above) {
                 (true, Some(above)) => format!("{above}.{name}"),
-                // An indented line after one that has a value continues it.
+                // An indented line after a name with a value continues that value.
                 (true, None) => continue,
                 (false, _) => {
                     above = value.is_empty().then(|| name.clone());
@@ -173,7 +172,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn both_files() {
+    fn both_files_of_the_aws_tools_are_read() {
         let config = "# mine\n[default]\nregion = eu-west-1 ; comment\n\n[profile \"big one\"]\nRole_ARN=arn:aws:iam::1:role/x#y\n\
                       s3 =\n  addressing_style = path\n  max_queue=9\nsource_profile = base\n[sso-session x]\na=b\n\
                       [services mine]\ns3 =\n  endpoint_url = http://store.example\n";

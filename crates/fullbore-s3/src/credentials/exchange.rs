@@ -1,4 +1,4 @@
-//! One request and its answer, on a connection of its own: what the services that hand out credentials need.
+//! One request and its answer on a connection of its own, for services that supply credentials.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use fullbore_wire::url::Url;
 use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 
-/// Bytes of an answer. Credentials with a session token have some 2 KiB.
+/// Maximum size of an answer, in bytes. Credentials with a session token have about 2 KiB.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 
-/// Asks; the result is the status and the content.
+/// Sends a request; returns the status and the body of the answer.
 ///
 /// # Errors
-/// In words, without any part of the request.
+/// The reason as text, without any part of the request.
 pub async fn exchange(
     url: &Url,
     head: &RequestHead,

@@ -1,4 +1,4 @@
-//! Where credentials come from, each source by the rules of the AWS tools.
+//! The sources of credentials, by the rules of the AWS tools.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -21,76 +21,76 @@ use super::{CredentialsError, Lookup, Profiles, SOURCES_MAX, setting, unix_now};
 use crate::sign::{Identity, Signable, Signer, amz_date, query_string};
 use crate::xml;
 
-/// Time for an answer of the machine's own metadata service, which is near or not there.
+/// Time limit for the machine's own metadata service, which is near or absent.
 const METADATA_LIMIT: Duration = Duration::from_secs(2);
 
-/// Time for other services, and for programs, which may have to ask somewhere.
+/// Time limit for other services, and for programs, which may have to ask a service themselves.
 const SERVICE_LIMIT: Duration = Duration::from_secs(60);
 
-/// Bytes taken from a program or a file of tokens.
+/// Maximum size of a program's output or a token file, in bytes.
 const OUTPUT_BYTES_MAX: u64 = 64 << 10;
 
-/// Life of the metadata service's session, seconds: its longest.
+/// Lifetime of a session with the metadata service, in seconds: the longest allowed.
 const METADATA_SESSION_S: &str = "21600";
 
-/// Addresses that a container's credentials may come from without TLS, besides the loopback ones.
+/// Hosts that may supply a container's credentials without TLS, besides loopback addresses.
 const CONTAINER_HOSTS: [&str; 3] = ["169.254.170.2", "169.254.170.23", "[fd00:ec2::23]"];
 
-/// The security token service (STS), which gives credentials for a role.
+/// The security token service (STS), which issues credentials for a role.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenService {
     /// URL of the service; `None` for Amazon's in `region`.
     pub endpoint: Option<String>,
-    /// The region to ask in, and to sign for.
+    /// Region of the service, also for signatures.
     pub region: String,
 }
 
-/// One source of credentials, in the terms of the AWS tools.
+/// A source of credentials, in the terms of the AWS tools.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Provider {
-    /// Given as they are.
+    /// Credentials given directly.
     Fixed(Identity),
-    /// A command line that prints them (`credential_process`).
+    /// A command that prints credentials (`credential_process`).
     Process {
-        /// For a shell.
+        /// The command line, for a shell.
         command: String,
     },
-    /// A token of another service, in a file, for a role.
+    /// A token of another service, in a file, exchanged for credentials of a role.
     WebIdentity {
-        /// The file, read anew each time.
+        /// Path of the token file, read anew each time.
         token: PathBuf,
-        /// The role.
+        /// ARN of the role.
         role: String,
-        /// What the session is called.
+        /// Name of the session.
         session: Option<String>,
-        /// Who is asked.
+        /// The token service to ask.
         service: TokenService,
     },
-    /// Another source's credentials, for a role.
+    /// Credentials of another source, exchanged for those of a role.
     AssumeRole {
-        /// The role.
+        /// ARN of the role.
         role: String,
-        /// What the session is called.
+        /// Name of the session.
         session: Option<String>,
-        /// A secret of the role's owner.
+        /// External id that the role requires, a secret of its owner.
         external_id: Option<String>,
-        /// The other source.
+        /// Source of the original credentials.
         source: Box<Provider>,
-        /// Who is asked.
+        /// The token service to ask.
         service: TokenService,
     },
-    /// The service that ECS and EKS give containers.
+    /// The credential service of a container in ECS or EKS.
     Container {
-        /// Its URL.
+        /// URL of the service.
         url: String,
-        /// What it wants as authorization.
+        /// Authorization that the service requires.
         token: Option<ContainerToken>,
     },
-    /// The machine's metadata service, by its second version.
+    /// The machine's metadata service, version 2.
     Metadata {
-        /// Its URL.
+        /// URL of the service.
         endpoint: String,
-        /// It was not asked for: machines elsewhere have none.
+        /// Whether no setting names it: most machines have none.
         guess: bool,
     },
 }
@@ -98,9 +98,9 @@ pub enum Provider {
 /// The `Authorization` field for requests to [`Provider::Container`].
 #[derive(Clone, PartialEq, Eq)]
 pub enum ContainerToken {
-    /// As it is.
+    /// The value itself.
     Text(String),
-    /// In a file, read anew each time.
+    /// Path of a file with the value, read anew each time.
     File(PathBuf),
 }
 
@@ -110,7 +110,7 @@ impl std::fmt::Debug for Provider {
     }
 }
 
-/// The sources that are set up, in the order of the AWS tools.
+/// The configured sources, in the order of the AWS tools.
 pub(super) fn chain(
     given: Lookup<'_>,
     profiles: &Profiles,
@@ -118,7 +118,7 @@ pub(super) fn chain(
     service: &TokenService,
 ) -> Result<Vec<Provider>, CredentialsError> {
     let mut chain = Vec::new();
-    // A profile that the command line names goes before the environment.
+    // A profile named on the command line precedes the environment.
     if !profile_asked && let Some(access_key_id) = given("AWS_ACCESS_KEY_ID") {
         let secret_access_key = given("AWS_SECRET_ACCESS_KEY").ok_or_else(|| CredentialsError::Source {
             source_name: "the environment".into(),
@@ -145,7 +145,7 @@ pub(super) fn chain(
     Ok(chain)
 }
 
-/// What a profile says, if it says anything of credentials.
+/// The source that a profile names, if it names one.
 fn of_profile(
     given: Lookup<'_>,
     profiles: &Profiles,
@@ -179,7 +179,7 @@ fn of_profile(
             return Err(wrong("needs an MFA code (mfa_serial), which is not supported; use credential_process"));
         }
         let source = match (of("source_profile"), of("credential_source")) {
-            // A profile may be its own source: then its keys are meant.
+            // A profile may be its own source: then its keys are used.
             (Some(source), _) if source == name => fixed()?,
             (Some(source), _) if !profiles.has(&source) => return Err(profiles.missing(&source)),
             (Some(source), _) => of_profile(given, profiles, &source, service, depth + 1)?,
@@ -244,7 +244,7 @@ fn of_machine(given: Lookup<'_>, guess: bool) -> Option<Provider> {
     Some(Provider::Metadata { endpoint: named.unwrap_or_else(|| usual.into()), guess })
 }
 
-/// Credentials as programs and services print them.
+/// Credentials in the form printed by programs and services.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Printed {
@@ -268,12 +268,12 @@ impl Provider {
         }
     }
 
-    /// Whether no setting names this source; its absence is then no error.
+    /// Whether no setting names this source; then its absence is no error.
     pub fn is_guess(&self) -> bool {
         matches!(self, Provider::Metadata { guess: true, .. })
     }
 
-    /// Gets credentials from the source: reads, runs or asks it.
+    /// Gets credentials from the source: reads a file, runs a program, or asks a service.
     ///
     /// # Errors
     /// [`CredentialsError::Source`] if the service, program or token file gives no credentials; it names the source and
@@ -318,7 +318,7 @@ fn read_token(path: &std::path::Path) -> Result<String, CredentialsError> {
     Ok(token.to_owned())
 }
 
-/// What was printed, without repeating any of it in an error.
+/// Parses printed credentials; errors do not repeat any of them.
 fn printed(bytes: &[u8]) -> Result<Identity, String> {
     let printed: Printed =
         serde_json::from_slice(bytes).map_err(|error| format!("unexpected output: line {}", error.line()))?;
@@ -334,7 +334,7 @@ fn identity(
     let expires = match expiration {
         None => None,
         Some(text) => {
-            let time: Timestamp = text.parse().map_err(|_| format!("{text:?} is no time to expire at"))?;
+            let time: Timestamp = text.parse().map_err(|_| format!("{text:?} is not an expiry time"))?;
             Some(time.as_second())
         }
     };
@@ -346,7 +346,7 @@ fn identity(
     })
 }
 
-/// Whether these can stand in a request. What cannot is named and not shown, as whoever writes the request would.
+/// Checks that credentials can be part of a request. An invalid value is named and not shown.
 fn sendable(identity: &Identity) -> Result<(), String> {
     let Identity { access_key_id, secret_access_key, session_token, .. } = identity;
     let parts = [
@@ -363,7 +363,7 @@ async fn process(command: &str) -> Result<Identity, String> {
         .args(["-c", command])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        // It may speak to a person: to log in, for instance.
+        // The program may talk to a person, for instance to log in.
         .stderr(Stdio::inherit())
         .kill_on_drop(true)
         .spawn()
@@ -417,7 +417,7 @@ async fn metadata(endpoint: &str, connect: &ConnectOptions) -> Result<Identity, 
     if status != 200 {
         return Err(format!("a session was answered by {status}"));
     }
-    let session = String::from_utf8(session.to_vec()).map_err(|_| "its session is no text".to_owned())?;
+    let session = String::from_utf8(session.to_vec()).map_err(|_| "its session token is not UTF-8".to_owned())?;
     let ask = |path: String| {
         let mut head = RequestHead::get(base.host_field(), path);
         head.fields.push(("X-aws-ec2-metadata-token".into(), session.clone()));
@@ -438,7 +438,7 @@ async fn metadata(endpoint: &str, connect: &ConnectOptions) -> Result<Identity, 
     printed(&ask(format!("{prefix}{ROLES}{role}")).await?)
 }
 
-/// Asks the security token service, by a form; signed when there is something to sign with.
+/// Sends a form to the security token service, signed if there is an identity.
 async fn ask_tokens(
     service: &TokenService,
     action: &str,

@@ -271,7 +271,7 @@ async fn credentials_that_still_count_are_used_while_one_caller_renews_them() {
 }
 
 #[test]
-fn endpoints_and_styles() {
+fn the_nearest_setting_of_endpoints_and_checksums_counts() {
     let config = "[default]\nservices = mine\nca_bundle = /x.pem\ns3 =\n  addressing_style = virtual\n\
                   [services mine]\ns3 =\n  endpoint_url = http://of.profile\n";
     let found = Found::new(config, "");

@@ -1,10 +1,11 @@
-//! Objects out of a bucket as a tree of files: all below prefixes, and single ones.
+//! Downloads objects as a tree of files: all objects below prefixes, and single ones.
 //!
-//! [`run`] is the walk. One thread finds the objects (`find`): it lists prefixes and reads keys. Another one judges
-//! their names and starts a task for each (`object`), under a permit of the window. The main thread hears what became
-//! of them, and has finished files get their names in groups. Nothing is kept of objects below a prefix that are done, so
-//! that memory does not grow with their number. With several arguments, or addresses from stdin, which could name two
-//! objects for one file, the paths of all are kept.
+//! [`run`] is the walk. One thread finds the objects (`find`): it lists prefixes and reads keys. A second thread judges
+//! their names and starts a task for each (`object`), under a permit of the window. The main thread receives the
+//! results, and gives finished files their names in groups.
+//!
+//! Finished objects below a prefix are not kept, so memory does not grow with their number. With several arguments, or
+//! addresses from stdin, two objects might map to one file; then the paths of all are kept.
 
 mod find;
 mod object;
@@ -38,30 +39,30 @@ pub use find::Names;
 use find::{Find, Found};
 use object::Getter;
 
-/// Objects on their way at once, at most: enough for 64 connections over a path of a tenth of a second.
+/// Maximum number of objects in flight: enough for 64 connections over a path of a tenth of a second.
 const OBJECTS_AT_ONCE: u32 = 256;
 
-/// Bytes of small objects on their way at once.
+/// Maximum number of bytes of small objects in flight.
 const SMALL_BYTES: u64 = 32 << 20;
 
-/// Objects that are found before it is their turn.
+/// Maximum number of objects found ahead of their turn.
 const AHEAD: usize = 1000;
 
-/// Objects whose lack of a checksum is told of one by one.
+/// Maximum number of single warnings about objects without a checksum.
 const UNVERIFIED_TOLD: u64 = 20;
 
 /// Settings of one `fullbore get` of several objects.
 #[derive(Debug, Clone)]
 pub struct TreeSettings {
-    /// The bucket; its key is not looked at.
+    /// The bucket; its key is ignored.
     pub bucket: BucketSettings,
-    /// Which objects.
+    /// The objects to download.
     pub names: Vec<Names>,
-    /// Which of the objects below a prefix.
+    /// Selects objects below a prefix.
     pub selection: Selection,
-    /// Directory to write below.
+    /// Directory below which files are written.
     pub output: PathBuf,
-    /// Name of directories in which nothing is written, such as that of a mirror's state; empty: none.
+    /// Name of directories in which nothing is written, such as a mirror's state; empty for none.
     pub private: String,
     /// Whether an object that no checksum of the store verifies is an error.
     pub require_checksum: bool,
@@ -69,40 +70,40 @@ pub struct TreeSettings {
     pub limit_rate_bytes_per_s: Option<u64>,
 }
 
-/// What became of an object, or of several.
+/// Result of an object, or of several.
 enum Done {
-    /// Its content is here, verified; it gets its name, and is counted, by the next commit.
+    /// The content is written and verified; the next commit names and counts the file.
     Written,
-    /// It was here already.
+    /// The file existed already with this content.
     Present { bytes: u64 },
-    /// A directory was made for it.
+    /// A directory was created for the object.
     Directory,
-    /// It is not here. `fatal`: nor will others be.
+    /// The object failed. `fatal`: other objects would fail as well.
     Failed { path: String, error: CommandError, fatal: bool },
 }
 
-/// What is known while objects are on their way.
+/// Counters while objects are in flight.
 #[derive(Default)]
 struct Seen {
-    /// Objects that were found, and their bytes.
+    /// Number of objects found, and their total size.
     objects: AtomicU64,
     bytes: AtomicU64,
-    /// Bytes that were written.
+    /// Number of bytes written.
     written: AtomicU64,
-    /// Time that writing and looking at files took, over all threads.
+    /// Time for writing and examining files, over all threads.
     target_ns: AtomicU64,
     /// Whether all objects are found.
     is_complete: AtomicBool,
-    /// Objects that are begun, and not told of yet.
+    /// Number of objects that were started and have no result yet.
     under_way: AtomicU64,
-    /// Files that have no names yet, by their paths.
+    /// Files without final names, by path.
     finished: Mutex<HashMap<String, Finished>>,
 }
 
-/// What is counted of a file when it gets its name.
+/// Counts to add when a file gets its name.
 struct Finished {
     bytes: u64,
-    /// What is unverified of it.
+    /// Why its content is unverified.
     doubt: Option<&'static str>,
 }
 
@@ -112,7 +113,7 @@ impl Seen {
     }
 }
 
-/// An object that is begun; dropped when it is told of.
+/// A started object; dropped when its result is reported.
 struct UnderWay(Arc<Seen>);
 
 impl UnderWay {
@@ -131,7 +132,8 @@ impl Drop for UnderWay {
 /// Downloads all objects below a directory.
 ///
 /// # Errors
-/// See [`ErrorKind`]. What could be got stays, and is in the report.
+/// A [`CommandError`] whose [`ErrorKind`] tells the cause: usage for an invalid `-o`, disk if the directory cannot be
+/// written, partial if some objects failed, interrupted after a signal. Downloaded files stay, and are in the report.
 pub fn run(settings: &TreeSettings, events: &mut dyn Events, stop: &Stop) -> Result<Report, CommandError> {
     let begun = Instant::now();
     let location = &settings.bucket.location;
@@ -159,7 +161,7 @@ pub fn run(settings: &TreeSettings, events: &mut dyn Events, stop: &Stop) -> Res
         over: Arc::clone(&over),
         taken: (settings.names.len() > 1 || settings.names.contains(&Names::Stdin)).then(Mutex::default),
     };
-    // A thread may wait for stdin: it is not waited for.
+    // A thread may wait for stdin, so it is not joined.
     let finding = std::thread::Builder::new().name("find".into()).spawn(move || find.run());
     finding.map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
     let getter = Arc::new(Getter {
@@ -176,7 +178,8 @@ pub fn run(settings: &TreeSettings, events: &mut dyn Events, stop: &Stop) -> Res
     let (handle, stopped) = (runtime.handle().clone(), stop.watch());
     let beginning = std::thread::Builder::new().name("begin".into()).spawn(move || {
         while let Ok(found) = to_begin.recv() {
-            // Counted first: whoever ends the run and finds nothing under way knows that nothing will be.
+            // Count it first: a main thread that ends the run and finds nothing in flight must be sure that nothing
+            // will be.
             let under_way = UnderWay::new(&starting.seen);
             if *stopped.borrow() || over_too.load(Ordering::SeqCst) {
                 break;
@@ -204,7 +207,7 @@ pub fn run(settings: &TreeSettings, events: &mut dyn Events, stop: &Stop) -> Res
     }
 }
 
-/// What was done.
+/// Totals of finished objects.
 #[derive(Debug, Default)]
 struct Totals {
     files: u64,
@@ -216,7 +219,7 @@ struct Totals {
 }
 
 impl Totals {
-    /// Time that writing took, spread over the threads that did.
+    /// Time spent writing, divided by the number of threads.
     fn target(&self, seen: &Seen) -> Duration {
         let threads = std::thread::available_parallelism().map_or(1, usize::from) as u64;
         Duration::from_nanos(seen.target_ns.load(Ordering::Relaxed) / threads)
@@ -228,7 +231,7 @@ impl Totals {
         }
         let Some(first) = first else {
             return match objects {
-                0 => Err(CommandError::usage("there is no such object, and none below such a prefix")
+                0 => Err(CommandError::usage("no such object, and no objects below this prefix")
                     .hint("`fullbore ls s3://BUCKET/` shows what is there")),
                 _ => Ok(()),
             };
@@ -243,7 +246,7 @@ impl Totals {
     }
 }
 
-/// Tells what is done, and gives finished files their names.
+/// Reports results, and gives finished files their names.
 struct Account<'a> {
     tree: &'a TreeWriter,
     seen: &'a Seen,
@@ -278,7 +281,7 @@ impl Account<'_> {
             if self.tree.is_due() {
                 self.commit();
             }
-            // Not until the channel is closed: finding objects may wait for stdin, which nobody closes.
+            // Do not wait until the channel is closed: finding objects may wait for stdin, which nobody closes.
             let ends = over.load(Ordering::SeqCst) && self.seen.under_way.load(Ordering::SeqCst) == 0;
             if ends || *stopped.borrow() {
                 ended.try_iter().for_each(|done| self.hear(done));
@@ -298,7 +301,7 @@ impl Account<'_> {
             files: files + present + directories + self.seen.finished().len() as u64,
             bytes: self.seen.written.load(Ordering::Relaxed),
             total_files: self.seen.objects.load(Ordering::Relaxed),
-            // Bytes to go are known when all objects are found.
+            // The remaining bytes are known once all objects are found.
             total_bytes: if is_complete { self.seen.bytes.load(Ordering::Relaxed) } else { 0 },
         };
         let limit = limit(&self.totals);

@@ -1,4 +1,4 @@
-//! What is told while objects are put: each file in the order of the arguments, and where the run stands.
+//! Reports the results of uploads in the order of the arguments, and the progress.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -12,27 +12,27 @@ use super::{Run, facts};
 use crate::address::SCHEME;
 use crate::verdict::judge;
 
-/// What was done.
+/// Totals of a run.
 #[derive(Debug, Default)]
-pub struct Totals {
-    /// Objects that were put.
+pub(super) struct Totals {
+    /// Number of uploaded objects.
     pub stored: u64,
-    /// Objects that were there.
+    /// Number of objects that existed already.
     pub present: u64,
-    /// Objects that would be put.
+    /// Number of objects that would be uploaded.
     pub wanted: u64,
-    /// Bytes of all of these.
+    /// Total size of all these objects, in bytes.
     pub bytes: u64,
-    /// Bytes of objects that were put.
+    /// Total size of uploaded objects, in bytes.
     pub sent_bytes: u64,
-    /// Objects of which the store did not say what checksum it has.
+    /// Number of objects for which the store returned no checksum.
     pub unconfirmed: u64,
-    /// Files and bytes that were put for this run through the queue.
+    /// Files and bytes that other machines uploaded for this run.
     pub elsewhere: (u64, u64),
 }
 
-/// Tells what is done.
-pub struct Account<'a> {
+/// Reports results and progress.
+pub(super) struct Account<'a> {
     run: &'a Run<'a>,
     sending: &'a Sending,
     list: &'a mut List,
@@ -43,13 +43,18 @@ pub struct Account<'a> {
     totals: Totals,
     failed: NotStored,
     pace: Pace,
-    /// Files and bytes that other machines say they have put.
+    /// Files and bytes that other machines report as uploaded.
     elsewhere: (u64, u64),
 }
 
 impl<'a> Account<'a> {
-    pub fn new(run: &'a Run<'a>, sending: &'a Sending, list: &'a mut List, events: &'a mut dyn Events) -> Account<'a> {
-        // Nothing is asked of the store while nothing comes from stdin.
+    pub(super) fn new(
+        run: &'a Run<'a>,
+        sending: &'a Sending,
+        list: &'a mut List,
+        events: &'a mut dyn Events,
+    ) -> Account<'a> {
+        // While stdin is silent, no request is waiting for the store.
         let has_stdin = run.settings.sources.iter().any(|source| source.as_os_str() == "-");
         let pace = if has_stdin { Pace::new(run.begun) } else { Pace::with_peers(run.begun) };
         Account {
@@ -67,8 +72,8 @@ impl<'a> Account<'a> {
         }
     }
 
-    /// Takes what was heard, and shows where the run stands.
-    pub fn hear(&mut self, heard: Heard) {
+    /// Processes an event, and shows the progress.
+    pub(super) fn hear(&mut self, heard: Heard) {
         match heard {
             Heard::Done(done) => {
                 self.waiting.insert(done.number, done);
@@ -77,7 +82,7 @@ impl<'a> Account<'a> {
                     self.tell(done);
                 }
             }
-            // Workers may say more than there is.
+            // Workers may report more than there is.
             Heard::Elsewhere(files, bytes) => {
                 let plan = &self.run.plan;
                 self.elsewhere = (files.min(plan.objects.len() as u64), bytes.min(plan.bytes.unwrap_or(0)));
@@ -93,11 +98,11 @@ impl<'a> Account<'a> {
     fn show_progress(&mut self) {
         let Totals { stored, present, wanted, bytes, sent_bytes, elsewhere, .. } = self.totals;
         let acknowledged = self.sending.client.reading().sent_bytes;
-        // Files that others have put are told when the bucket was listed.
+        // Files uploaded by others are reported after the bucket was listed.
         let untold = (self.elsewhere.0.saturating_sub(elsewhere.0), self.elsewhere.1.saturating_sub(elsewhere.1));
         let counts = Counts {
             files: stored + present + wanted + untold.0,
-            // Whole files, and what is there of those on their way.
+            // Complete files, and the acknowledged bytes of those in flight.
             bytes: bytes - sent_bytes + untold.1.max(acknowledged.max(sent_bytes)),
             total_files: self.run.plan.objects.len() as u64,
             total_bytes: self.run.plan.bytes.unwrap_or(0),
@@ -108,9 +113,9 @@ impl<'a> Account<'a> {
         self.events.emit(Event::Progress(progress));
     }
 
-    /// Tells also what was done after something that was not; gives what was done, what failed, and of how many objects
-    /// it was told.
-    pub fn end(mut self) -> (Totals, NotStored, usize) {
+    /// Reports also results that followed a missing one. Returns the totals, the failures, and the number of reported
+    /// objects.
+    pub(super) fn end(mut self) -> (Totals, NotStored, usize) {
         for (_, done) in std::mem::take(&mut self.waiting) {
             self.tell(done);
         }

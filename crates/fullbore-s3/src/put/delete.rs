@@ -1,4 +1,4 @@
-//! Objects beneath the prefix that are not among the files, taken away when all else is there.
+//! Deletes objects below the prefix that the source does not have, after everything else succeeded.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,33 +14,37 @@ use crate::listing::{self, More};
 use crate::remove::{KEYS_AT_ONCE, remove};
 use crate::xml::{ListedObject, XmlError};
 
-/// Requests on their way at once.
+/// Maximum number of requests in flight.
 const AT_ONCE: usize = 4;
 
-/// What is to be deleted.
-pub struct Deletion {
-    /// The keys.
+/// The objects to delete.
+pub(super) struct Deletion {
+    /// Keys to delete.
     pub keys: Vec<String>,
-    /// Private state of mirrors, which is deleted however much it is.
+    /// Keys of mirrors' private state, which is deleted whatever its amount.
     pub private: Vec<String>,
-    /// Objects that are kept, as the source may have them.
+    /// Number of objects that are kept, because the source may have them.
     pub kept: usize,
-    /// How many objects beneath the prefix are the files' or are to be deleted. Neither what is kept nor private state
-    /// counts: snapshots in the bucket must not hide that all files are gone.
+    /// Number of objects below the prefix that belong to the source or will be deleted. It excludes kept objects and
+    /// private state: snapshots in the bucket must not hide that all files are gone.
     pub of: usize,
-    /// One of the files' keys that is not listed.
+    /// A key of the source that the store does not list.
     pub unlisted: Option<String>,
-    /// What the keys take in memory, and may take at most.
+    /// Memory of the keys in bytes, and its limit.
     bytes: u64,
     most_bytes: u64,
 }
 
-/// A listing has more objects that are no files of the source than can be kept.
+/// A listing has more objects to delete than can be kept.
 struct TooMany;
 
 impl Deletion {
-    /// Lists everything beneath the prefix, and keeps what is not wanted.
-    pub async fn find(
+    /// Lists all objects below the prefix, and selects those to delete.
+    ///
+    /// # Errors
+    /// A [`CommandError`] of kind network if the bucket cannot be listed, or lists more objects to delete than this
+    /// machine can keep; nothing is deleted then.
+    pub(super) async fn find(
         client: &Client,
         prefix: &str,
         wanted: &HashSet<&str>,
@@ -71,12 +75,12 @@ impl Deletion {
             .hint("delete them by a lifecycle rule of the store, or put directories one by one"))
     }
 
-    /// Nothing yet, and keys of at most so many bytes.
+    /// Creates an empty selection with a limit on memory.
     fn new(most_bytes: u64) -> Deletion {
         Deletion { keys: Vec::new(), private: Vec::new(), kept: 0, of: 0, unlisted: None, bytes: 0, most_bytes }
     }
 
-    /// Takes a page of the listing, whose keys begin with the prefix.
+    /// Adds a page of the listing, whose keys begin with the prefix.
     fn take(
         &mut self,
         page: Vec<ListedObject>,
@@ -104,10 +108,13 @@ impl Deletion {
         if self.bytes > self.most_bytes { Err(TooMany) } else { Ok(()) }
     }
 
-    /// Refuses a store that does not list a key that was put. It may list that object under another name, which is then
-    /// no file of ours: file systems that normalise Unicode or fold case do so, and answers in XML that cannot have
-    /// control characters.
-    pub fn refuse_other_names(&self, store: &str) -> Result<(), CommandError> {
+    /// Refuses a store that does not list an uploaded key. It may list that object under another name, which would then
+    /// not count as the source's. File systems that normalise Unicode or fold case do so, and so do listings in XML
+    /// that cannot express control characters.
+    ///
+    /// # Errors
+    /// A [`CommandError`] of kind partial with the key, if a key is not listed.
+    pub(super) fn refuse_other_names(&self, store: &str) -> Result<(), CommandError> {
         let Some(key) = &self.unlisted else { return Ok(()) };
         let error = format!(
             "--delete: {key:?} was put, and store {store} does not list it: it may have another name there; nothing is \
@@ -117,8 +124,12 @@ impl Deletion {
             .hint("compare the store's listing with the name, and rename the file if the store cannot keep it"))
     }
 
-    /// Refuses to delete too much at once: a source that is suddenly empty is more likely a fault than a wish.
-    pub fn guard(&self, share_max: f64, force: bool) -> Result<(), CommandError> {
+    /// Refuses to delete a large share of the objects: a source that is suddenly empty is more likely a fault than
+    /// intended.
+    ///
+    /// # Errors
+    /// A [`CommandError`] of kind partial if the share exceeds `share_max` and `force` is false.
+    pub(super) fn guard(&self, share_max: f64, force: bool) -> Result<(), CommandError> {
         let share = self.keys.len() as f64 / self.of.max(1) as f64;
         if force || share <= share_max {
             return Ok(());
@@ -132,11 +143,14 @@ impl Deletion {
         Err(CommandError::new(ErrorKind::Partial, error).hint("pass --force-delete to delete them"))
     }
 
-    /// Deletes; gives how many are gone.
-    pub async fn delete(self, client: &Client) -> Result<usize, CommandError> {
+    /// Deletes the objects, and returns their number.
+    ///
+    /// # Errors
+    /// A [`CommandError`] if a request fails, or of kind partial if the store keeps some of the objects.
+    pub(super) async fn delete(self, client: &Client) -> Result<usize, CommandError> {
         let all: Vec<String> = self.private.into_iter().chain(self.keys).collect();
         let total = all.len();
-        // The first one is told; a store may say as much as it likes of each.
+        // Only the first failure is reported; a store may send any text for each.
         let (mut left, mut first) = (0, None);
         let mut under_way = JoinSet::new();
         let keys: Arc<[String]> = all.into();
@@ -160,7 +174,7 @@ impl Deletion {
     }
 }
 
-/// A failed listing. That of a server that does not look at the prefix would have us delete what is others'.
+/// Explains a failed listing. If a server ignores the prefix, the deletion would hit other objects.
 fn explain_listing(error: &CallError) -> CommandError {
     let CallError::Answer { source: XmlError::Stray { prefix, store, key }, .. } = error else {
         return explain(error);

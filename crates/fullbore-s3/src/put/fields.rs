@@ -1,10 +1,10 @@
-//! The fields that objects are stored with, and their checks.
+//! The header fields of uploaded objects, and their checks.
 
 use std::path::Path;
 
 use fullbore_engine::run::error::CommandError;
 
-/// What a file is taken for whose name says nothing.
+/// Type of a file whose name shows none.
 const UNKNOWN_TYPE: &str = "application/octet-stream";
 
 /// Attributes of uploaded objects, as given on the command line.
@@ -24,14 +24,14 @@ pub struct FieldSettings {
     pub sse: Option<String>,
 }
 
-/// The fields of all objects, without Content-Type.
+/// The fields of all objects, except Content-Type.
 pub(super) fn common(arguments: &FieldSettings) -> Result<Vec<(String, String)>, CommandError> {
     let mut fields = Vec::new();
     let mut add = |flag: &str, name: String, value: &str| {
         if value.is_empty() || !value.bytes().all(|byte| (b' '..=b'~').contains(&byte)) || value.trim() != value {
             return Err(CommandError::usage(format_args!("{flag}: a value of printable ASCII is needed")));
         }
-        // Stores join the two, and then find the signature wrong.
+        // Stores join two fields of one name, and the signature is wrong then.
         if fields.iter().any(|(other, _)| *other == name) {
             return Err(CommandError::usage(format_args!("{flag}: {name} twice")));
         }
@@ -73,19 +73,19 @@ pub(super) fn common(arguments: &FieldSettings) -> Result<Vec<(String, String)>,
         add("--metadata", format!("x-amz-meta-{name}"), value)?;
     }
     if let Some(value) = &arguments.content_type {
-        // Checked here, used for each object.
+        // Checked here, and used for each object.
         add("--content-type", "Content-Type".into(), value)?;
         fields.pop();
     }
     Ok(fields)
 }
 
-/// The type of an object, by its name.
+/// Content type by the name of an object.
 pub fn by_name(key: &str) -> String {
     content_type(None, key)
 }
 
-/// The type of an object, by its name unless it was given.
+/// Content type of an object: the given one, otherwise by its name.
 pub(super) fn content_type(given: Option<&str>, key: &str) -> String {
     let guessed = || mime_guess::from_path(Path::new(key)).first_raw().unwrap_or(UNKNOWN_TYPE);
     given.unwrap_or_else(guessed).to_owned()
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_by_flags_and_types_by_names() {
+    fn flags_give_the_fields_and_names_the_type() {
         let fields = common(&arguments()).unwrap();
         let expected = [
             ("Cache-Control", "max-age=300, public"),

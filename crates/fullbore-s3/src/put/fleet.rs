@@ -1,11 +1,13 @@
 //! `put` by many machines that have mounted the same directory.
 //!
-//! The planner lists the files and the bucket. Files that the bucket lacks, or has in another size, become tasks of a queue;
-//! workers read them below their own mount of the directory, and store them (`worker`). Meanwhile the planner compares the
-//! other files, and is a worker too. What is done, only the bucket says: when the queue has no more tasks, it is listed, and
-//! missing files go out as another round, at most three times. Then the planner puts the rest itself, and so it does
-//! without a queue. Patterns of `--last` come in turn: the tasks of one are published when those before it are stored.
-//! Large files go to workers in parts (`split`).
+//! The planner lists the files and the bucket. Files that the bucket lacks, or has in another size, become tasks of a
+//! queue. Workers read them below their own mount of the directory, and upload them (`worker`). Meanwhile the planner
+//! compares the other files, and is a worker too.
+//!
+//! Only the bucket shows what is done. When the queue has no more tasks, it is listed, and missing files become tasks
+//! of another round, at most three times. Then the planner uploads the rest itself, as it does without a queue.
+//! Patterns of `--last` make turns: tasks of a turn are published when all earlier files are stored. Large files go to
+//! workers in parts (`split`).
 
 mod planner;
 mod share;
@@ -33,36 +35,39 @@ pub(super) use share::Fleet;
 pub use split::SPLIT_BYTES_MIN;
 pub use worker::{Served, WorkerSettings, serve};
 
-/// Hexadecimal digits of a run's name.
+/// Number of hexadecimal digits in a run's name.
 const RUN_DIGITS: usize = 16;
 
 /// A queue that is not connected yet. A connection belongs to the runtime of the run.
 pub trait Connect: Send + Sync {
-    /// The queue.
+    /// The queue after connecting.
     type Queue: Queue;
 
-    /// Connects, within some seconds. The error is of the kind `Network` if the queue cannot be reached.
+    /// Connects within some seconds.
+    ///
+    /// # Errors
+    /// A [`CommandError`] of kind network if the queue cannot be reached.
     fn connect(&self) -> impl Future<Output = Result<Self::Queue, CommandError>> + Send;
 }
 
-/// Put by many machines.
+/// Settings of a `put` by many machines.
 #[derive(Debug)]
 pub struct FleetPut<C> {
-    /// The queue.
+    /// The queue to connect to.
     pub queue: C,
     /// Name of this machine among the workers.
     pub worker: WorkerId,
-    /// Whether the planner reads and stores files of tasks, too.
+    /// Whether the planner also reads and uploads files of tasks.
     pub is_worker: bool,
-    /// Whether a queue that cannot be reached is an error. Otherwise the planner goes alone.
+    /// Whether an unreachable queue is an error. Otherwise the planner works alone.
     pub requires_workers: bool,
     /// Name of this machine, for people.
     pub machine: String,
-    /// Size from which a file is put in parts by several machines; [`SPLIT_BYTES_MIN`] by default.
+    /// Minimum size of a file that several machines upload in parts; [`SPLIT_BYTES_MIN`] by default.
     pub split_bytes_min: u64,
 }
 
-/// The announcement of a run, and the directory whose files it is about.
+/// The announcement of a run, and the directory with its files.
 pub(super) fn announcement(settings: &PutSettings, machine: &str) -> Result<(Run, PathBuf), CommandError> {
     let [directory] = settings.sources.as_slice() else {
         return Err(CommandError::usage("--queue needs one directory, which all machines have mounted"));
@@ -73,7 +78,7 @@ pub(super) fn announcement(settings: &PutSettings, machine: &str) -> Result<(Run
     }
     let real = directory.canonicalize().map_err(CommandError::usage)?;
     let root = real.to_str().ok_or_else(|| {
-        CommandError::usage(format_args!("{}: the name is no UTF-8, which messages have to be", real.display()))
+        CommandError::usage(format_args!("{}: the name is not UTF-8, as messages require", real.display()))
     })?;
     let bucket = &settings.bucket;
     let to = format!("s3://{}/{}", bucket.location.bucket, bucket.location.key);
@@ -84,7 +89,7 @@ pub(super) fn announcement(settings: &PutSettings, machine: &str) -> Result<(Run
         fields: super::fields::common(&settings.fields)?,
         content_type: settings.fields.content_type.clone(),
     };
-    // A planner that is started again goes on with the same run.
+    // A restarted planner continues the same run.
     let name = Sha256::of(format!("put\n{to}\n{}\n{root}", endpoint.unwrap_or_default()).as_bytes()).to_string();
     let run = Run {
         id: RunId::parse(&name[..RUN_DIGITS]).map_err(CommandError::usage)?,
@@ -99,7 +104,7 @@ pub(super) fn announcement(settings: &PutSettings, machine: &str) -> Result<(Run
         round: 1,
         put: Some(source),
     };
-    // What workers would refuse is better refused here.
+    // Refuse here what workers would refuse.
     match Run::parse(&run.to_bytes()) {
         Ok(_) => {}
         Err(error @ MessageError::Source { .. }) => {
@@ -111,12 +116,12 @@ pub(super) fn announcement(settings: &PutSettings, machine: &str) -> Result<(Run
     Ok((run, directory.clone()))
 }
 
-/// Where a worker has the directory of a run: below the first root that has it. Gives this machine's directory of the
-/// root, and the path beneath it, on which no link may be followed. Roots are pairs of the directory on the planner's
-/// machine and on this one.
+/// Finds a run's directory on a worker: below the first root that has it. Returns this machine's directory of the root,
+/// and the path beneath it, in which no link may be followed. A root is the directory on the planner's machine and on
+/// this one.
 fn place_of(root: &str, roots: &[(PathBuf, PathBuf)]) -> Option<(PathBuf, PathBuf)> {
     let root = Path::new(root);
-    // The message has been checked, and here it counts.
+    // The message was checked before; here the check is vital.
     if root.components().any(|part| part == Component::ParentDir) {
         return None;
     }
@@ -128,7 +133,7 @@ pub fn has_place(root: &str, roots: &[(PathBuf, PathBuf)]) -> bool {
     place_of(root, roots).is_some()
 }
 
-/// What an object may replace, as tasks have it: see [`fullbore_fleet::message::Task::replaces`].
+/// The condition under which a task's object may be replaced; see [`fullbore_fleet::message::Task::replaces`].
 fn condition(replaces: Option<&str>) -> Condition {
     match replaces {
         None => Condition::None,
@@ -137,13 +142,13 @@ fn condition(replaces: Option<&str>) -> Condition {
     }
 }
 
-/// The fields that the user gave, as text: uploads of other fields are others.
+/// The user's fields as text: an upload with other fields is another upload.
 fn given(settings: &PutSettings) -> Result<String, CommandError> {
     Ok(format!("{:?} {:?}", super::fields::common(&settings.fields)?, settings.fields.content_type))
 }
 
-/// Whether a run goes on with an upload in parts that an earlier one left: it is of a file of the plan, and the file is
-/// as it was.
+/// Whether a run continues a multipart upload that an earlier one left: it belongs to a file of the plan that has not
+/// changed.
 pub(super) fn goes_on(settings: &PutSettings, plan: &Plan, open: &Open) -> bool {
     let (Some(of), Ok(given)) = (&open.of, given(settings)) else { return false };
     let Some(object) = plan.objects.iter().find(|object| object.key == open.key) else { return false };
@@ -153,7 +158,7 @@ pub(super) fn goes_on(settings: &PutSettings, plan: &Plan, open: &Open) -> bool 
     *of == split::identify(&Identity::of(&about), part_bytes, &given)
 }
 
-/// A file as the planner and a worker name its content.
+/// Identifies the content of a file between planner and worker.
 fn item(path: String, about: &std::fs::Metadata) -> Item {
     let (size, time) = (about.len(), mtime::of_file(about));
     let (unix_s, nanoseconds) = time.map_or((0, 0), |time| (time.unix_s, time.nanoseconds));

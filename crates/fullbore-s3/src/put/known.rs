@@ -1,7 +1,7 @@
-//! What is known of the objects that are there, before anything is sent.
+//! Finds out which objects exist before anything is sent.
 //!
-//! Many files: the bucket is listed, a thousand keys by one request, which tells sizes and ETags. Few files, or a bucket
-//! with far more objects than there are files: each is asked for by itself, or put on the condition that it is new.
+//! For many files the bucket is listed, a thousand keys per request with sizes and ETags. For few files, or if the
+//! bucket has far more objects, each object is requested separately, or put on the condition that it does not exist.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,33 +12,33 @@ use crate::bucket::{explain, is_fatal};
 use crate::client::{CallError, Client};
 use crate::listing::{self, More};
 
-/// Fewer files than this are asked for one by one: that is one round trip as well.
+/// Minimum number of files for a listing: fewer are requested one by one, in one round trip as well.
 const LIST_FROM: usize = 9;
 
-/// Keys of a page.
+/// Number of keys per page.
 const PAGE: usize = 1000;
 
-/// Pages listed beside those that the files would fill; then it is quicker to ask for each file.
+/// Maximum number of pages beyond those that the files would fill; then asking for each file is faster.
 const OTHER_PAGES: usize = 10;
 
 /// What is known of one object.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Presence {
-    /// It is not there, or certainly another.
+pub(super) enum Presence {
+    /// It does not exist, or certainly differs.
     Absent,
-    /// One of this size is there, with this ETag.
+    /// An object of this size exists, with this ETag.
     SameSize(String),
-    /// Nothing is known.
+    /// Unknown.
     Unknown,
 }
 
-/// What is known of all.
+/// What is known of all objects.
 #[derive(Debug, Default)]
-pub struct Known {
+pub(super) struct Known {
     listed: HashMap<String, (u64, String)>,
-    /// Keys up to this one are known to be listed, or not to be there; `None`: nothing is known.
+    /// All keys up to this one are either listed or do not exist; `None` if nothing is known.
     through: Option<Through>,
-    /// Upload everything, whatever the store has.
+    /// Upload everything, whatever exists.
     overwrite: bool,
 }
 
@@ -50,12 +50,16 @@ enum Through {
 
 impl Known {
     /// Treats every object as absent, so that all are uploaded.
-    pub fn overwrite() -> Known {
+    pub(super) fn overwrite() -> Known {
         Known { overwrite: true, ..Known::default() }
     }
 
     /// Lists the bucket, if that pays.
-    pub async fn find(client: &Client, objects: &[Planned]) -> Result<Known, CommandError> {
+    ///
+    /// # Errors
+    /// A [`CommandError`] if the store cannot be reached, or its listing is endless or malformed. A store that refuses
+    /// the listing is not an error.
+    pub(super) async fn find(client: &Client, objects: &[Planned]) -> Result<Known, CommandError> {
         let mut known = Known::default();
         if objects.len() < LIST_FROM {
             return Ok(known);
@@ -76,7 +80,7 @@ impl Known {
         });
         match listed.await {
             Ok(()) => {}
-            // Who may put need not be allowed to list, and not every store can.
+            // A user who may put need not be allowed to list, and not every store can.
             Err(error @ CallError::Refused { status: 401..=499 | 501, .. }) if !is_fatal(&error) => {
                 tracing::info!(%error, "cannot list the bucket; fullbore asks for each object");
                 return Ok(Known::default());
@@ -88,19 +92,19 @@ impl Known {
         }
         known.through = match last {
             _ if pages < pages_max => Some(Through::End),
-            // Without an order nothing is known of what was not listed yet.
+            // Without an order, nothing is known of keys that were not listed yet.
             last => last.filter(|_| in_order).map(Through::Key),
         };
         Ok(known)
     }
 
-    /// Whether nothing is known of so many objects that a request more to find out about conditions is well spent.
-    pub fn leaves_many(&self, objects: &[Planned]) -> bool {
+    /// Whether so many objects are unknown that a request to test conditions pays.
+    pub(super) fn leaves_many(&self, objects: &[Planned]) -> bool {
         objects.len() >= LIST_FROM && !matches!(self.through, Some(Through::End)) && !self.overwrite
     }
 
-    /// What is known of an object that is to have this size.
-    pub fn of(&self, key: &str, size: u64) -> Presence {
+    /// What is known of an object that should have this size.
+    pub(super) fn of(&self, key: &str, size: u64) -> Presence {
         if self.overwrite {
             return Presence::Absent;
         }
@@ -114,7 +118,7 @@ impl Known {
     }
 }
 
-/// What all keys begin with.
+/// Common prefix of all keys.
 fn common_prefix(objects: &[Planned]) -> &str {
     let Some(first) = objects.first().map(|object| object.key.as_str()) else { return "" };
     let mut length = first.len();
@@ -133,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_listing_says_and_what_it_does_not() {
+    fn a_key_beyond_the_listed_ones_is_unknown() {
         let listed = HashMap::from([("b".to_owned(), (5, "e".to_owned()))]);
         let known = Known { listed, through: Some(Through::Key("m".into())), overwrite: false };
         assert_eq!(known.of("b", 5), Presence::SameSize("e".into()));

@@ -1,8 +1,8 @@
-//! Uploads in parts that runs which are gone have left: given up before this run begins.
+//! Multipart uploads that dead runs have left: aborted before this run begins.
 //!
-//! Those whose id a journal has are given up by it. A run that was killed before the store had answered left none: the
-//! store lists the open uploads of that key, and those that it began in the run's interval are given up. Others may
-//! be somebody else's and are named. A run of several machines goes on with uploads of its own that were left.
+//! If a journal has the id of an upload, it is aborted by it. A run that was killed before the store's answer left no
+//! id. Then the store lists the open uploads of that key, and those begun in the run's interval are aborted. Others may
+//! belong to somebody else, and are named. A run of several machines continues its own old uploads.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,15 +16,15 @@ use crate::open_uploads::{self, Aborted, OpenUploads};
 use crate::upload::Uploader;
 use crate::xml::Begun;
 
-/// Keys whose uploads are listed by one run; the others stay for the next one. A run has at most four large files and a
-/// hundred pipes on their way.
+/// Maximum number of keys whose uploads are listed by one run; the others are left to the next run. A run has at most
+/// four large files and a hundred pipes in flight.
 const KEYS_MAX: usize = 1000;
 
-/// Uploads of somebody else that are named for one key.
+/// Maximum number of foreign uploads named for one key.
 const NAMED_MAX: usize = 3;
 
-/// Gives up what is left, but those uploads that this run goes on with. It gets them with their lines in its own journal.
-pub async fn give_up(
+/// Aborts old uploads, except those that this run continues. Those are returned, with lines in this run's journal.
+pub(super) async fn give_up(
     events: &mut dyn Events,
     uploader: &Uploader,
     journals: &Path,
@@ -42,7 +42,7 @@ pub async fn give_up(
     noted
 }
 
-/// Those whose ids are known; false when the store does not answer, so that others would wait as long.
+/// Aborts uploads with known ids. False if the store does not answer, so that further ones would wait as long.
 async fn give_up_known(events: &mut dyn Events, uploader: &Uploader, orphans: &mut Orphans) -> bool {
     let bucket = uploader.client.bucket();
     let uploads: Vec<_> = orphans.uploads(bucket.store(), &bucket.name).cloned().collect();
@@ -63,7 +63,7 @@ async fn give_up_known(events: &mut dyn Events, uploader: &Uploader, orphans: &m
     true
 }
 
-/// Those that were begun by a request whose answer no run has seen.
+/// Aborts uploads begun by requests whose answer no run has seen.
 async fn give_up_unknown(events: &mut dyn Events, uploader: &Uploader, orphans: &mut Orphans) {
     let bucket = uploader.client.bucket();
     let mut keys: BTreeMap<String, Vec<Intent>> = BTreeMap::new();
@@ -74,7 +74,7 @@ async fn give_up_unknown(events: &mut dyn Events, uploader: &Uploader, orphans: 
     for (key, intents) in keys.into_iter().take(KEYS_MAX) {
         match open_uploads::list(&uploader.client, &key).await {
             Ok(open) => give_up_of(events, uploader, orphans, &key, &intents, open).await,
-            // A store that does not know the question, or not from us.
+            // The store does not support the request, or not for this user.
             Err(error @ (CallError::Refused { status: 400..=499 | 501, .. } | CallError::Answer { .. })) => {
                 intents.iter().for_each(|intent| orphans.settled(intent.id));
                 unlisted.push((key, error));
@@ -98,7 +98,7 @@ async fn give_up_unknown(events: &mut dyn Events, uploader: &Uploader, orphans: 
     }
 }
 
-/// Of the open uploads of one key, those that were begun in an interval.
+/// Aborts the open uploads of one key that were begun in an interval.
 async fn give_up_of(
     events: &mut dyn Events,
     uploader: &Uploader,
@@ -109,7 +109,7 @@ async fn give_up_of(
 ) {
     let bucket = uploader.client.bucket();
     let living = orphans.living(bucket.store(), &bucket.name);
-    // Which of them a run has just begun that lives, it does not know itself yet.
+    // A live run may just have begun one of them without knowing its id yet.
     if living.intents.iter().any(|intent| intent.key == key) {
         return;
     }
@@ -143,11 +143,11 @@ async fn give_up_of(
             .note(format!("{key}: open uploads in parts that no killed run here began are left alone: {names}{more}"));
     }
     let over = intents.iter().filter(|intent| is_done && intent.is_over(unix_now()));
-    // A request that was on its way when its run was killed may still begin an upload: the next run looks again.
+    // A request in flight when its run was killed may still begin an upload: the next run looks again.
     over.for_each(|intent| orphans.settled(intent.id));
 }
 
-/// Says nothing of an upload that was complete, or given up, when its run was killed.
+/// Reports an aborted upload, unless it had ended already when its run was killed.
 fn tell_given_up(events: &mut dyn Events, key: &str, aborted: Aborted) {
     if aborted == Aborted::Now {
         events.note(format!("{key}: gave up the upload in parts of a run that did not end"));

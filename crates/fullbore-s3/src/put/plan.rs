@@ -1,4 +1,4 @@
-//! What goes where: files, their keys, and in which order.
+//! The plan: files, their keys, and their order.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -14,46 +14,46 @@ use crate::address::Location;
 use crate::key;
 use crate::objects::Condition;
 
-/// One object to be.
+/// A planned object.
 #[derive(Debug, Clone)]
-pub struct Planned {
-    /// The file; `-` is stdin.
+pub(crate) struct Planned {
+    /// Path of the file; `-` is stdin.
     pub path: PathBuf,
-    /// How it is opened; none for arguments.
+    /// How to open the file; none for arguments.
     pub found: Option<Found>,
-    /// Its key.
+    /// Key of the object.
     pub key: String,
-    /// Which turn it has: all of one are there before those of the next begin.
+    /// Turn of the object: all objects of a turn are stored before those of the next begin.
     pub turn: usize,
-    /// What it may replace.
+    /// Condition under which it may replace an object.
     pub replaces: Condition,
 }
 
-/// All that is to be put.
+/// The plan of a run.
 #[derive(Debug, Default)]
-pub struct Plan {
-    /// In the order of the arguments.
+pub(crate) struct Plan {
+    /// Objects in the order of the arguments.
     pub objects: Vec<Planned>,
-    /// The number of turns.
+    /// Number of turns.
     pub turns: usize,
-    /// Keys beneath which all is ours: what `--delete` may look at. Empty without a directory among the arguments.
+    /// Prefix below which all keys are ours, for `--delete`. `None` without a directory among the arguments.
     pub prefix: Option<String>,
-    /// What `--delete` keeps.
+    /// Rules for the objects that `--delete` keeps.
     pub rules: Rules,
-    /// Whether mirrors are among what is put.
+    /// Whether mirrors are among the sources.
     pub has_mirrors: bool,
-    /// Bytes of all files; none where there are pipes.
+    /// Total size of all files in bytes; none if there are pipes.
     pub bytes: Option<u64>,
-    /// What cannot be put: it is unreadable, or its name is no key.
+    /// Files that cannot be uploaded, because they are unreadable or their name cannot be a key.
     pub failed: Vec<(PathBuf, CommandError)>,
 }
 
 /// The patterns of `--last`.
-pub struct Last(Vec<Filters>);
+pub(crate) struct Last(Vec<Filters>);
 
 impl Last {
-    /// Reads them.
-    pub fn new(patterns: &[String]) -> Last {
+    /// Compiles the patterns.
+    pub(crate) fn new(patterns: &[String]) -> Last {
         let filter = |pattern: &String| {
             let mut filters = Filters::default();
             filters.push(false, pattern.as_bytes());
@@ -62,16 +62,20 @@ impl Last {
         Last(patterns.iter().map(filter).collect())
     }
 
-    /// The turn of a path: 0, or that of the last pattern that matches.
+    /// The turn of a path: 0, or that of the last matching pattern.
     fn turn(&self, path: &str) -> usize {
         self.0.iter().rposition(|filters| filters.excludes(path.as_bytes(), false)).map_or(0, |at| at + 1)
     }
 }
 
 impl Plan {
-    /// Lists everything. A directory's content goes beneath the prefix; a file gets the prefix as its key, or, where
-    /// that ends with a slash or there are several, its name beneath it.
-    pub fn make(
+    /// Lists all sources. The content of a directory goes below the prefix. A file gets the prefix as its key; if the
+    /// prefix ends with a slash or there are several sources, it gets its name below the prefix.
+    ///
+    /// # Errors
+    /// A [`CommandError`] of kind usage if the only source cannot be read, a name cannot be a key, or two sources would
+    /// have one key.
+    pub(crate) fn make(
         paths: &[PathBuf],
         location: &Location,
         last: &Last,
@@ -92,7 +96,7 @@ impl Plan {
                 && argument.as_os_str() != "-"
                 && let Err(error) = std::fs::metadata(argument)
             {
-                // Nobody knows whether it was a directory, whose content would be beneath the prefix itself.
+                // It may have been a directory, whose content would be below the prefix itself.
                 plan.rules.left_out.add(&beneath, Path::new(""));
                 plan.failed.push((argument.clone(), CommandError::new(ErrorKind::Disk, error)));
                 continue;
@@ -144,7 +148,7 @@ impl Plan {
                                 plan.failed.push((path.clone(), error));
                                 continue;
                             }
-                            // A name of its own is needed only where the address has none.
+                            // A file needs a name of its own only if the address has none.
                             Err(_) if !location.key.is_empty() && !location.key.ends_with('/') => String::new(),
                             Err(error) => return Err(error),
                         }
@@ -193,11 +197,11 @@ impl Plan {
     }
 }
 
-/// A path as part of a key.
+/// Converts a path to a part of a key.
 fn name(path: &Path) -> Result<String, CommandError> {
-    path.to_str().map(str::to_owned).ok_or_else(|| {
-        CommandError::usage(format_args!("{}: the name is no UTF-8, which keys have to be", path.display()))
-    })
+    path.to_str()
+        .map(str::to_owned)
+        .ok_or_else(|| CommandError::usage(format_args!("{}: the name is not UTF-8, as keys require", path.display())))
 }
 
 #[cfg(test)]
@@ -220,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_files_and_directories() {
+    fn keys_are_made_from_names_and_the_prefix() {
         let root = tempfile::tempdir().unwrap();
         let at = |name: &str| root.path().join(name);
         fs::create_dir_all(at("dists/x")).unwrap();

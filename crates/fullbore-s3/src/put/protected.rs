@@ -1,4 +1,4 @@
-//! Which objects `--delete` must keep, and which it may always take.
+//! Rules for `--delete`: the objects that it must keep, and those that it may always delete.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -6,14 +6,14 @@ use std::path::Path;
 use fullbore_engine::filter::Selection;
 use fullbore_engine::tree::is_unfinished;
 
-/// Names whose objects are kept: a name protects the key of that name and all keys beneath it.
+/// Protected names: each protects the key of that name and all keys below it.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct Protected(HashSet<String>);
+pub(crate) struct Protected(HashSet<String>);
 
 impl Protected {
-    /// Protects a path beneath the directory that is put. A name that is no UTF-8 may be any name in the bucket: the
-    /// directory that it is in is protected.
-    pub fn add(&mut self, beneath: &str, relative: &Path) {
+    /// Protects a path below the source directory. A name that is not UTF-8 may have any name in the bucket, so its
+    /// directory is protected.
+    pub(crate) fn add(&mut self, beneath: &str, relative: &Path) {
         let bytes = relative.as_os_str().as_encoded_bytes();
         let known = match std::str::from_utf8(bytes) {
             Ok(name) => name,
@@ -26,51 +26,51 @@ impl Protected {
         self.0.insert(key.trim_end_matches('/').to_owned());
     }
 
-    /// Adds a path whose key is known for certain; any other stands for no key.
-    pub fn add_known(&mut self, beneath: &str, relative: &Path) {
+    /// Protects a path if it has a certain key; other paths are ignored.
+    pub(crate) fn add_known(&mut self, beneath: &str, relative: &Path) {
         if relative.to_str().is_some() {
             self.add(beneath, relative);
         }
     }
 
-    /// Whether this key is kept.
-    pub fn covers(&self, key: &str) -> bool {
+    /// Whether this key is protected.
+    pub(crate) fn covers(&self, key: &str) -> bool {
         self.0.contains("") || self.0.contains(key) || key.match_indices('/').any(|(at, _)| self.0.contains(&key[..at]))
     }
 }
 
-/// What is known of the keys beneath the prefix that are no files of the source.
+/// Rules for keys below the prefix that are not files of the source.
 #[derive(Debug, Default)]
-pub struct Rules {
+pub(crate) struct Rules {
     /// Names that were left out or could not be read.
     pub left_out: Protected,
     /// Snapshots of mirrors.
     pub snapshots: Protected,
     /// Roots of mirrors.
     pub mirrors: Protected,
-    /// The name of the directory in which a mirror keeps its private state; empty: none is known.
+    /// Name of the directory in which a mirror keeps its private state; empty if there is none.
     pub state: String,
-    /// Which names take part in the run: all others are kept.
+    /// Names selected by the user; all others are kept.
     pub selection: Selection,
 }
 
-/// What becomes of an object that is no file of the source.
+/// Classes of an object that is not a file of the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Classification {
-    /// It is kept: the source may have it.
+pub(crate) enum Classification {
+    /// Keep it: the source may have it.
     Kept,
-    /// It is private state of a mirror.
+    /// Private state of a mirror.
     Private,
     /// The source does not have it.
     Absent,
 }
 
 impl Rules {
-    /// The class of a key; `relative` is the key beneath the prefix.
-    pub fn classify(&self, key: &str, relative: &str) -> Classification {
+    /// Classifies a key; `relative` is the key below the prefix.
+    pub(crate) fn classify(&self, key: &str, relative: &str) -> Classification {
         let (directories, name) = relative.rsplit_once('/').unwrap_or(("", relative));
         let is_state = !self.state.is_empty() && directories.split('/').any(|part| part == self.state);
-        // What the patterns leave out stays, also private state: it may be that of another run's mirror.
+        // Unselected names stay, including private state: it may be that of another run's mirror.
         let is_selected = self.selection.takes_beneath(relative.as_bytes());
         if self.snapshots.covers(key) || !is_selected {
             Classification::Kept

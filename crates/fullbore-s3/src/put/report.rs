@@ -1,4 +1,4 @@
-//! The report of a run to a store. It has no names of files.
+//! The report of a run on a store. It contains no names of files.
 
 use fullbore_engine::run::report::{self, HostReport, Report, StageTimes, StoreReport, StoreServer, Summary, Timeline};
 use fullbore_engine::run::report::{StoreKind, VerdictReport};
@@ -8,7 +8,7 @@ use super::{Deleted, PutSettings, Totals};
 use crate::address::SCHEME;
 use crate::verdict::{Facts, judge};
 
-/// Gathers it; `failed` files are not there.
+/// Makes the report; `failed` files are missing.
 pub(super) fn gather(
     settings: &PutSettings,
     totals: &Totals,
@@ -40,7 +40,7 @@ pub(super) fn gather(
     let totals = report::Totals {
         files: totals.stored + totals.present + totals.wanted,
         needed_bytes: totals.bytes,
-        // What the store acknowledged: on this way bytes are sent, not received.
+        // Acknowledged bytes: here bytes are sent, not received.
         received_bytes: sent_bytes,
         written_bytes: sent_bytes,
         kept_files: totals.present,
@@ -57,7 +57,7 @@ pub(super) fn gather(
     Report { summary, timeline: stages.map(|stages| Timeline::of(stages, &[])).unwrap_or_default() }
 }
 
-/// The verdict of a run whose bytes other machines have put.
+/// The verdict of a run in which other machines sent most bytes.
 fn of_many() -> VerdictReport {
     VerdictReport {
         limit: "unknown".to_owned(),
@@ -66,7 +66,7 @@ fn of_many() -> VerdictReport {
     }
 }
 
-/// What `put` and `get` have in common: the store, what was measured of it, and what limited the run.
+/// The common part of `put` and `get`: the store, its measurements, and the limit of the run.
 pub(crate) fn of_store(facts: &Facts, totals: report::Totals, store: StoreReport) -> Summary {
     let connections = &facts.connections;
     let host = HostReport {

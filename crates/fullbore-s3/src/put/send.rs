@@ -1,9 +1,9 @@
-//! Files read and hashed by a few threads, and put by the network's tasks as they come.
+//! Reads and hashes files on a few threads, and uploads them on tasks of the network.
 //!
-//! A thread reads a small file whole under a permit of the window, hashes it, and leaves it to a task that asks for what
-//! is there, where that is not known, and puts it. Large files go to tasks that read them part by part, and so do pipes,
-//! which are opened there: that waits for a writer, and must not keep the run from its end. A file that has not changed
-//! since an earlier run is opened, to learn that, and not read ([`Unchanged`]).
+//! A thread reads a small file whole, under a permit of the window, and hashes it. A task then asks the store for the
+//! object if that is unknown, and uploads the file. Tasks of large files read them part by part. Tasks of pipes also
+//! open them, because that waits for a writer and must not delay the end of the run. A file that has not changed since
+//! an earlier run is opened to check that, and not read ([`Unchanged`]).
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -33,40 +33,41 @@ use crate::objects::Condition;
 use crate::parts::{self, WHOLE_BYTES_MAX};
 use crate::upload::{PutOutcome, Stored, UploadError, Uploader};
 
-/// Objects of which nothing is known are put on the condition that they are new, up to this size, where the store is known
-/// to keep to that: the bytes that are sent in vain, if they are not, cost less than a question before.
+/// Maximum size of an unknown object that is put on the condition that it does not exist, at a store that honours
+/// conditions. Bytes sent in vain cost less than a request before.
 const CONDITIONAL_BYTES_MAX: u64 = 64 << 10;
 
-/// Large files on their way at once: their parts share the window.
+/// Maximum number of large files in flight: their parts share the window.
 const LARGE_AT_ONCE: u32 = 4;
 
-/// Pipes that are read at once. Each has a thread that waits for it; those of the runtime are for others, too.
+/// Maximum number of pipes read at once. Each has a thread that waits for it; the runtime's threads are needed for
+/// others, too.
 const PIPES_AT_ONCE: u32 = 100;
 
-/// What a permit counts for a file beside its content.
+/// Bytes that a permit counts for a file beside its content.
 const FILE_BYTES: u64 = 4 << 10;
 
-/// Failures without any success after which the rest is not tried.
+/// Number of failures without any success after which the rest is not tried.
 const FAILURES_MAX: usize = 20;
 
-/// What became of an object.
+/// Result of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
-    /// It was put.
+pub(super) enum Outcome {
+    /// It was uploaded.
     Stored(Stored),
-    /// It was there already.
+    /// It existed already.
     Present {
-        /// ETag of the object without quotes, where it is known that it goes with the content.
+        /// ETag of the object without quotes, if it is known to belong to the content.
         etag: Option<String>,
     },
-    /// Other machines have put it, or some of its parts.
+    /// Other machines uploaded it, or some of its parts.
     Elsewhere(Stored),
-    /// It would be put.
+    /// It would be uploaded (`--dry-run`).
     Wanted,
 }
 
 impl Outcome {
-    /// ETag that the object has now.
+    /// Present ETag of the object.
     fn etag(&self) -> Option<&str> {
         match self {
             Outcome::Stored(stored) | Outcome::Elsewhere(stored) => stored.etag.as_deref(),
@@ -76,35 +77,35 @@ impl Outcome {
     }
 }
 
-/// A file that is done with.
-pub struct Done {
-    /// Its number in the plan.
+/// Result of a file.
+pub(super) struct Done {
+    /// Number of the file in the plan.
     pub number: usize,
-    /// Its size in bytes.
+    /// Size of the file, in bytes.
     pub size: u64,
-    /// What became of it.
+    /// The result.
     pub result: Result<Outcome, CommandError>,
 }
 
-/// What is heard while objects are sent.
-pub enum Heard {
-    /// A file is done with.
+/// Events while objects are sent.
+pub(super) enum Heard {
+    /// A file has a result.
     Done(Done),
-    /// Files and bytes that other machines say they have put.
+    /// Files and bytes that other machines report as uploaded.
     Elsewhere(u64, u64),
-    /// Something that the user should know.
+    /// A warning for the user.
     Warning(String),
-    /// Time has passed.
+    /// A timer tick.
     Nothing,
 }
 
-/// The means of sending.
-pub struct Sending {
+/// Shared state for sending objects.
+pub(super) struct Sending {
     pub client: Client,
     pub uploader: Uploader,
     pub known: Known,
     pub unchanged: Unchanged,
-    /// Finds out whether the store keeps to conditions, when that is not known.
+    /// Whether to test if the store honours conditions, while that is unknown.
     pub asks_for_conditions: bool,
     pub handle: Handle,
     pub stop: watch::Receiver<bool>,
@@ -114,7 +115,7 @@ pub struct Sending {
     pub content_type: Arc<dyn Fn(&str) -> String + Send + Sync>,
     pub large: Window,
     pub pipes: Window,
-    /// Nothing more is to be begun: an error that every file would have.
+    /// Becomes true after an error that every file would have: no further file is begun.
     pub over: watch::Sender<bool>,
     pub succeeded: AtomicUsize,
     pub failed: AtomicUsize,
@@ -122,12 +123,12 @@ pub struct Sending {
 
 impl Sending {
     /// A window for large files.
-    pub fn large_window() -> Window {
+    pub(super) fn large_window() -> Window {
         Window::new(u64::MAX, LARGE_AT_ONCE)
     }
 
-    /// The same means, with other knowledge of the store. Failures count apart.
-    pub fn with(&self, known: Known) -> Sending {
+    /// The same state, with other knowledge of the store. Failures are counted separately.
+    pub(super) fn with(&self, known: Known) -> Sending {
         Sending {
             client: self.client.clone(),
             uploader: self.uploader.clone(),
@@ -148,14 +149,14 @@ impl Sending {
         }
     }
 
-    /// A window for pipes. They are not among the large files: one that gives nothing would keep these from their turn.
-    pub fn pipes_window() -> Window {
+    /// A window for pipes. They do not count as large files: a silent pipe would block these.
+    pub(super) fn pipes_window() -> Window {
         Window::new(u64::MAX, PIPES_AT_ONCE)
     }
 
-    /// Sends the objects with these numbers; `each` hears of them as they are done, and of time that passes. Returns when
-    /// all are done, or none is begun any more.
-    pub fn send(self: &Arc<Self>, objects: &[Planned], numbers: &[usize], each: &mut dyn FnMut(Heard)) {
+    /// Sends the objects with these numbers; `each` is called for results and timer ticks. Returns when all have
+    /// results, or no more are begun.
+    pub(super) fn send(self: &Arc<Self>, objects: &[Planned], numbers: &[usize], each: &mut dyn FnMut(Heard)) {
         let (done, ended) = mpsc::channel::<Done>();
         let next = AtomicUsize::new(0);
         std::thread::scope(|scope| {
@@ -184,8 +185,8 @@ impl Sending {
         *self.over.borrow() || *self.stop.borrow()
     }
 
-    /// Reads a file and has a task put it.
-    pub fn begin(self: &Arc<Self>, object: &Planned, number: usize, done: &mpsc::Sender<Done>) {
+    /// Reads a file, and has a task upload it.
+    pub(super) fn begin(self: &Arc<Self>, object: &Planned, number: usize, done: &mpsc::Sender<Done>) {
         let tell = |size, result| {
             // The receiver outlives all senders.
             let _ = done.send(Done { number, size, result });
@@ -227,16 +228,16 @@ impl Sending {
         self.read_small(small, presence, permit, done);
     }
 
-    /// Whether an earlier run has sent or compared the file as it is, and the store lists what it had then.
+    /// Whether an earlier run has sent or compared the file in its present state, and the store lists the same object.
     fn is_unchanged(&self, key: &str, seen: &Seen, presence: &Presence) -> bool {
         matches!(presence, Presence::SameSize(etag) if self.unchanged.has(key, seen, etag))
     }
 
-    /// Has a task ask for the object of a file that an earlier run knew. The file is read only where they do not agree.
+    /// Has a task request the object of a file that an earlier run knew. The file is read only if they differ.
     fn ask_before_reading(self: &Arc<Self>, mut small: Small, permit: Permit, done: &mpsc::Sender<Done>) {
         let (this, done) = (Arc::clone(self), done.clone());
         self.handle.spawn(async move {
-            // An error comes again, where it is told.
+            // An error will occur again, where it is reported.
             small.asked = this.present(&small.key).await.ok();
             let is_unchanged = |present: &Present| {
                 let etag = present.etag.as_ref().filter(|_| present.size == small.size);
@@ -250,7 +251,7 @@ impl Sending {
         });
     }
 
-    /// Reads a small file, and has a task put it where the listing does not show that it is there.
+    /// Reads a small file, and has a task upload it unless the listing shows that it exists.
     fn read_small(self: &Arc<Self>, small: Small, presence: Presence, permit: Permit, done: &mpsc::Sender<Done>) {
         let Small { number, key, replaces, file, size, seen, mtime, asked } = small;
         let work = &self.uploader.work;
@@ -310,7 +311,7 @@ impl Sending {
         let size = content.len() as u64;
         let dialect = self.client.dialect();
         let conditional = presence == Presence::Unknown && size <= CONDITIONAL_BYTES_MAX && !self.dry_run;
-        // What is there may be what an earlier copy of our request has put.
+        // The existing object may come from an earlier copy of our request.
         let mut perhaps_ours = false;
         let is_there = matches!(asked, Some(Some(_)));
         if conditional && !is_there && dialect.honours(Feature::PutIfAbsent) {
@@ -348,7 +349,7 @@ impl Sending {
                 }
                 Ok(Outcome::Stored(stored))
             }
-            // Another machine may have put the same.
+            // Another machine may have uploaded the same content.
             PutOutcome::Exists { resent } => match self.if_same(key, self.present(key).await?, &content).await? {
                 Some(present) => Ok(outcome(present, resent)),
                 None => Err(UploadError::Condition),
@@ -356,7 +357,7 @@ impl Sending {
         }
     }
 
-    /// The object that is there, if it has this content.
+    /// The existing object, if it has this content.
     async fn if_same(
         &self,
         key: &str,
@@ -369,8 +370,8 @@ impl Sending {
         Ok((checker.finish() == Finding::Right).then_some(present))
     }
 
-    /// The object that is there. A caller who may put need not be allowed to ask; then nothing is known of the object,
-    /// and it is put.
+    /// Requests the existing object. A user who may put need not be allowed to read; then the object counts as unknown,
+    /// and is uploaded.
     async fn present(&self, key: &str) -> Result<Option<Present>, CallError> {
         match compare::head(&self.client, key).await {
             Err(error @ CallError::Refused { status: 403 | 405 | 501, .. }) if !is_fatal(&error) => {
@@ -381,10 +382,10 @@ impl Sending {
         }
     }
 
-    /// The fields of an object.
-    pub fn fields(&self, key: &str, mtime: Option<Mtime>) -> Vec<(String, String)> {
+    /// Header fields of an object.
+    pub(super) fn fields(&self, key: &str, mtime: Option<Mtime>) -> Vec<(String, String)> {
         let mut fields = self.fields.clone();
-        // What the user says himself counts.
+        // The user's own field takes precedence.
         if let Some(mtime) = mtime.filter(|_| !fields.iter().any(|(name, _)| name == mtime::FIELD)) {
             fields.push((mtime::FIELD.to_owned(), mtime::text(mtime)));
         }
@@ -453,7 +454,7 @@ impl Sending {
         }
         let fields = self.fields(key, mtime);
         match self.uploader.put_file_on(key, fields, Arc::clone(file), size, replaces).await {
-            // Another machine may have put the same.
+            // Another machine may have uploaded the same content.
             Err(UploadError::Condition) => match self.present(key).await?.filter(|present| present.size == size) {
                 Some(present) if self.is_same_file(key, &present, file).await? => {
                     Ok(Outcome::Present { etag: present.etag })
@@ -464,12 +465,12 @@ impl Sending {
         }
     }
 
-    /// Whether the object that is there has the content of a file of the same size.
+    /// Whether the existing object has the content of a file of the same size.
     async fn is_same_file(&self, key: &str, present: &Present, file: &Arc<File>) -> Result<bool, UploadError> {
         let proof = compare::proof(&self.client, key, present).await?;
         let (file, work) = (Arc::clone(file), Arc::clone(&self.uploader.work));
         let compared = tokio::task::spawn_blocking(move || {
-            // An upload has read it, or is going to.
+            // An upload has read the file, or is going to.
             io::Seek::rewind(&mut &*file)?;
             let same = work.hash(|| compare::file_matches(&file, proof))?;
             io::Seek::rewind(&mut &*file).map(|()| same)
@@ -481,7 +482,7 @@ impl Sending {
         if self.dry_run {
             return Ok(Outcome::Wanted);
         }
-        // One that gives nothing would keep an error from being told.
+        // A silent pipe must not delay the report of an error.
         let mut over = self.over.subscribe();
         let over = async {
             let _ = over.wait_for(|over| *over).await;
@@ -489,8 +490,8 @@ impl Sending {
         self.uploader.put_pipe(key, self.fields(key, None), from, over).await.map(Outcome::Stored)
     }
 
-    /// An error as the person sees it, behind the path; some end everything.
-    pub fn explained(&self, error: &UploadError) -> CommandError {
+    /// Converts an error for the line of a file. Some errors end the whole run.
+    pub(super) fn explained(&self, error: &UploadError) -> CommandError {
         let command = match error {
             UploadError::Call(error) => {
                 if is_fatal(error) {
@@ -516,7 +517,7 @@ impl Sending {
     }
 }
 
-/// A file of one piece, looked at and not read yet.
+/// A small file that was examined but not read yet.
 struct Small {
     number: usize,
     key: String,
@@ -525,11 +526,11 @@ struct Small {
     size: u64,
     seen: Seen,
     mtime: Option<Mtime>,
-    /// What the store has, if it was asked before the file was read.
+    /// The existing object, if the store was asked before the file was read.
     asked: Option<Option<Present>>,
 }
 
-/// A pipe by its name. It is opened when it is read, which waits until somebody writes into it.
+/// A named pipe. It is opened when it is read, which waits for a writer.
 struct Named {
     path: PathBuf,
     file: Option<File>,
@@ -545,7 +546,7 @@ impl Read for Named {
     }
 }
 
-/// All of a file, and one byte more if there is one.
+/// Reads all of a file, and one further byte if there is one.
 fn read(file: &File, size: u64) -> io::Result<Vec<u8>> {
     let mut content = Vec::with_capacity(usize::try_from(size).unwrap_or(usize::MAX) + 1);
     file.take(size + 1).read_to_end(&mut content)?;

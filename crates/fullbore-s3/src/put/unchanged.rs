@@ -1,8 +1,8 @@
-//! Files that have not changed since an earlier run sent or compared them: they are not read again.
+//! Files that have not changed since an earlier run sent or compared them, and need not be read again.
 //!
-//! A file is skipped if three things agree with what an earlier run noted: the file's [`Identity`], and the size and the
-//! ETag that the store has of the object now. Anything else is compared by checksum, as without a note. The notes are in a
-//! file of the state directory, one for each destination ([`Table`]). If that is lost, files are read once more.
+//! A file is skipped if three things agree with an earlier run's record: the file's [`Identity`], and the size and ETag
+//! of the object in the store. All other files are compared by checksum. The records are in a file of the state
+//! directory, one per destination ([`Table`]). If it is lost, files are read once more.
 
 mod table;
 
@@ -23,51 +23,51 @@ use table::DAYS_MAX;
 pub use table::Table;
 use table::{Entry, TABLE_BYTES_MAX};
 
-/// How the files are called.
+/// Suffix of the files with the records.
 const SUFFIX: &str = ".s3-unchanged";
 
-/// Age in days from which the use of an entry is noted anew: so a run that changes nothing seldom writes.
+/// Age in days after which the use of an entry is recorded again, so that a run without changes rarely writes.
 const USED_DAYS: u16 = 7;
 
-/// Files of one state directory, and bytes of them all; the oldest ones go. A guess: a destination with a date in its name has
-/// a file of its own, which nobody needs on the next day.
+/// Maximum number of files in a state directory, and of their bytes; the oldest ones are removed. A guess: a
+/// destination with a date in its name has a file of its own, which is useless on the next day.
 const FILES_MAX: usize = 1000;
 const FILES_BYTES_MAX: u64 = 1 << 30;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// A file that was looked at before its content was read.
+/// A file that was examined before its content was read.
 #[derive(Debug, Clone, Copy)]
-pub struct Seen {
+pub(crate) struct Seen {
     identity: Identity,
     at: SystemTime,
 }
 
 impl Seen {
-    /// What the file system said of it just now.
-    pub fn now(about: &Metadata) -> Seen {
+    /// Takes the present state of the file from its metadata.
+    pub(crate) fn now(about: &Metadata) -> Seen {
         Seen { identity: Identity::of(about), at: SystemTime::now() }
     }
 
-    /// The identity that goes with the content that was read since; `None` if the file was changed meanwhile, or a change
-    /// might not show.
-    pub fn confirmed(&self, file: &File) -> Option<Identity> {
+    /// The identity for the content that was read since. `None` if the file was changed meanwhile, or a change might
+    /// not show.
+    pub(crate) fn confirmed(&self, file: &File) -> Option<Identity> {
         let now = Identity::of(&file.metadata().ok()?);
         (now == self.identity && self.identity.shows_changes_after(self.at, file)).then_some(now)
     }
 }
 
-/// What earlier runs noted, and what this one does.
+/// Records of earlier runs, and new ones of this run.
 #[derive(Debug)]
-pub struct Unchanged {
-    /// `None`: nothing is noted.
+pub(crate) struct Unchanged {
+    /// `None`: nothing is recorded.
     place: Option<Place>,
     known: Table,
     today: u16,
     fresh: Mutex<Vec<Entry>>,
 }
 
-/// The file of a destination.
+/// The file with the records of a destination.
 #[derive(Debug)]
 struct Place {
     path: PathBuf,
@@ -75,9 +75,15 @@ struct Place {
 }
 
 impl Unchanged {
-    /// Reads what is known of a destination from its file in this directory. Without `believes`, nothing is known, and
-    /// everything is noted anew.
-    pub fn find(directory: Option<&Path>, store: &str, location: &Location, plan: &Plan, believes: bool) -> Unchanged {
+    /// Reads the records of a destination from its file in this directory. Without `believes`, they are ignored and
+    /// written anew.
+    pub(crate) fn find(
+        directory: Option<&Path>,
+        store: &str,
+        location: &Location,
+        plan: &Plan,
+        believes: bool,
+    ) -> Unchanged {
         let today = days(SystemTime::now());
         let place = directory.map(|directory| Place::of(directory, store, &location.bucket, prefix(location, plan)));
         let known = place.as_ref().filter(|_| believes).map(|place| match place.read() {
@@ -93,18 +99,19 @@ impl Unchanged {
         Unchanged { place, known, today, fresh: Mutex::default() }
     }
 
-    /// Knows and notes nothing.
-    pub fn none() -> Unchanged {
+    /// Creates an instance that records nothing.
+    pub(crate) fn none() -> Unchanged {
         Unchanged { place: None, known: Table::default(), today: 0, fresh: Mutex::default() }
     }
 
-    /// Whether an earlier run noted anything of this key.
-    pub fn knows(&self, key: &str) -> bool {
+    /// Whether an earlier run has a record of this key.
+    pub(crate) fn knows(&self, key: &str) -> bool {
         self.known.of(key).is_some()
     }
 
-    /// Whether the object of this key has the content of the file, if the store has it with this ETag and the file's size.
-    pub fn has(&self, key: &str, seen: &Seen, etag: &str) -> bool {
+    /// Whether the object of this key has the content of the file, if it has this ETag and the file's size in the
+    /// store.
+    pub(crate) fn has(&self, key: &str, seen: &Seen, etag: &str) -> bool {
         let now = Entry::new(key, &seen.identity, etag, self.today);
         let Some(known) = self.known.of(key).filter(|known| known.is_same(&now)) else { return false };
         if self.today.saturating_sub(known.day()) >= USED_DAYS {
@@ -113,8 +120,8 @@ impl Unchanged {
         true
     }
 
-    /// Notes that the object of this key has this ETag and the content that the file had as it was confirmed.
-    pub fn note(&self, key: &str, confirmed: Option<Identity>, etag: Option<&str>) {
+    /// Records that the object of this key has this ETag, and the content of the file in its confirmed state.
+    pub(crate) fn note(&self, key: &str, confirmed: Option<Identity>, etag: Option<&str>) {
         if let (Some(identity), Some(etag), Some(_)) = (confirmed, etag.filter(|etag| !etag.is_empty()), &self.place) {
             self.add(Entry::new(key, &identity, etag, self.today));
         }
@@ -127,11 +134,12 @@ impl Unchanged {
         }
     }
 
-    /// Writes what was noted. Without it, later runs read files that they need not.
-    pub fn save(&self) {
+    /// Writes the records. Without them, later runs read more files than necessary.
+    pub(crate) fn save(&self) {
         let fresh = std::mem::take(&mut *self.fresh.lock().unwrap_or_else(PoisonError::into_inner));
         let Some(place) = self.place.as_ref().filter(|_| !fresh.is_empty()) else { return };
-        // Another run for the same destination may have written since. What it writes from now on is lost, or ours is.
+        // Another run for the same destination may have written since. From now on, one of two concurrent writes is
+        // lost.
         let mut table = place.read().unwrap_or_default();
         table.merge(fresh, self.today);
         match place.write(&table) {
@@ -143,15 +151,15 @@ impl Unchanged {
 
 impl Place {
     fn of(directory: &Path, store: &str, bucket: &str, prefix: &str) -> Place {
-        // None of the first two can have a line break.
+        // Store and bucket cannot contain a line break.
         let destination = Sha256::of(format!("{store}\n{bucket}\n{prefix}").as_bytes());
         let name = &destination.to_hex().as_str()[..32].to_owned();
         Place { path: directory.join(format!("{name}{SUFFIX}")), destination }
     }
 
-    /// What is there.
+    /// Reads the file.
     fn read(&self) -> io::Result<Table> {
-        // A pipe of this name would block the open.
+        // A pipe with this name would block the open.
         if !std::fs::metadata(&self.path)?.is_file() {
             return Err(io::Error::other("not a regular file"));
         }
@@ -160,7 +168,7 @@ impl Place {
         Table::parse(&bytes, &self.destination).map_err(io::Error::other)
     }
 
-    /// Writes it in the place of an older one. It is not synced: what a power cut leaves of it has the wrong checksum.
+    /// Replaces the file. It is not synced: after a power cut, a damaged file has a wrong checksum.
     fn write(&self, table: &Table) -> io::Result<()> {
         let directory = self.path.parent().unwrap_or(Path::new("."));
         DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
@@ -172,8 +180,8 @@ impl Place {
     }
 }
 
-/// Keys beneath which all that this plan puts is: the directory of the address. So files that are put one by one, under keys
-/// that have a date in them, share one table.
+/// Prefix of all keys of this plan: the directory of the address. So files that are uploaded one by one, under keys
+/// with a date, share one table.
 fn prefix<'a>(location: &'a Location, plan: &'a Plan) -> &'a str {
     let of_address = || &location.key[..location.key.rfind('/').map_or(0, |slash| slash + 1)];
     plan.prefix.as_deref().unwrap_or_else(of_address)
@@ -185,7 +193,7 @@ fn days(time: SystemTime) -> u16 {
     u16::try_from(since.as_secs() / DAY.as_secs()).unwrap_or(u16::MAX)
 }
 
-/// Removes the files of destinations that no run has put to for long, and the oldest ones where there are too many.
+/// Removes old files of destinations that no run has used for long, and the oldest ones if there are too many.
 fn remove_old(directory: &Path, now: SystemTime) {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {

@@ -1,42 +1,42 @@
-//! The address of an archive in a bucket, with what is needed to reach it.
+//! The address of an archive in a bucket, with everything needed to reach it.
 //!
-//! `s3://BUCKET/PREFIX?endpoint=URL&region=NAME&profile=NAME` says all in one text, because one command may read
-//! several buckets of several stores, beside the bucket that it writes. The parameters are named as the flags are. A `?`
-//! starts them in no other address: keys of objects may contain one, prefixes of archives do not.
+//! `s3://BUCKET/PREFIX?endpoint=URL&region=NAME&profile=NAME` contains all in one text, because one command may read
+//! several buckets of several stores, beside the bucket that it writes. The parameters have the names of the flags. In
+//! other addresses, a `?` does not start parameters: keys of objects may contain one, prefixes of archives do not.
 
 use std::fmt;
 
 use crate::address::{AddressError, Addressing, Location, SCHEME};
 use crate::key::decode_listed;
 
-/// Parameters of an address.
+/// Known parameters of an address.
 const PARAMETERS: [&str; 5] = ["endpoint", "region", "profile", "addressing", "no-sign-request"];
 
-/// Why a text is no address of an archive in a bucket. No text holds a secret.
+/// Why a text is not the address of an archive in a bucket. No text contains a secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SourceAddressError {
-    /// A bad bucket.
+    /// Bucket or scheme are invalid.
     #[error(transparent)]
     Address(#[from] AddressError),
-    /// Credentials where the bucket should be.
+    /// The address has credentials before the bucket.
     #[error("an address of a bucket holds no credentials; put them into a profile, and add ?profile=NAME")]
     Credentials,
-    /// An unknown parameter.
-    #[error("{name:?} is no parameter of a bucket's address; there are: {}", PARAMETERS.join(", "))]
+    /// A parameter is unknown.
+    #[error("{name:?} is not a parameter of a bucket's address; expected one of {}", PARAMETERS.join(", "))]
     Parameter {
-        /// Its name.
+        /// Name of the parameter.
         name: String,
     },
-    /// A value that the parameter cannot have.
+    /// A parameter has an invalid value.
     #[error("parameter {name} of a bucket's address: {reason}")]
     Value {
         /// Name of the parameter.
         name: String,
-        /// What is wrong.
+        /// What is wrong with the value.
         reason: &'static str,
     },
-    /// An octothorpe or control character.
+    /// The address contains `#` or a control character.
     #[error("an address of a bucket ends with the archive's directory: no `#` and no control characters")]
     Character,
 }
@@ -46,25 +46,25 @@ pub enum SourceAddressError {
 pub struct SourceAddress {
     /// The bucket, and the prefix without slashes at its ends.
     pub location: Location,
-    /// URL of the store; `None`: of the settings of the AWS tools.
+    /// URL of the store; `None` for that of the AWS tools' settings.
     pub endpoint: Option<String>,
-    /// Region of the bucket, likewise.
+    /// Region of the bucket; `None` for that of the AWS tools' settings.
     pub region: Option<String>,
-    /// Profile of the AWS tools, which may have all of these.
+    /// Profile of the AWS tools, which may set all of these.
     pub profile: Option<String>,
-    /// Where the bucket stands in URLs.
+    /// Where the bucket is placed in URLs.
     pub addressing: Addressing,
     /// Whether requests are signed; false for public buckets.
     pub signs: bool,
 }
 
 impl SourceAddress {
-    /// Whether a text is meant as such an address.
+    /// Whether a text is such an address: it begins with `s3://`.
     pub fn is_one(text: &str) -> bool {
         text.get(..SCHEME.len()).is_some_and(|start| start.eq_ignore_ascii_case(SCHEME))
     }
 
-    /// Reads an address.
+    /// Parses an address.
     ///
     /// ```
     /// use fullbore_s3::source::SourceAddress;
@@ -77,7 +77,9 @@ impl SourceAddress {
     /// ```
     ///
     /// # Errors
-    /// [`SourceAddressError`].
+    /// [`SourceAddressError::Character`] for `#` or a control character; [`SourceAddressError::Credentials`] for
+    /// credentials before the bucket; [`SourceAddressError::Address`] for an invalid bucket;
+    /// [`SourceAddressError::Parameter`] and [`SourceAddressError::Value`] for an invalid parameter.
     pub fn parse(text: &str) -> Result<SourceAddress, SourceAddressError> {
         let text = text.trim();
         if text.contains('#') || text.chars().any(char::is_control) {
@@ -111,7 +113,7 @@ impl SourceAddress {
     fn set(&mut self, parameter: &str) -> Result<(), SourceAddressError> {
         let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
         let wrong = |reason| SourceAddressError::Value { name: name.to_owned(), reason };
-        // A plus is one: names of profiles may have it, and nobody writes a space as one here.
+        // `+` is literal: names of profiles may contain it, and nobody writes a space that way here.
         let value = decode_listed(&value.replace('+', "%2B")).ok_or_else(|| wrong("not properly percent-encoded"))?;
         let text = || if value.is_empty() { Err(wrong("has no value")) } else { Ok(Some(value.clone())) };
         match name {
@@ -138,13 +140,13 @@ impl SourceAddress {
         Ok(())
     }
 
-    /// Whether it says itself which store is meant, or as whom to speak to it.
+    /// Whether the address itself names a store or a profile.
     pub fn names_a_store(&self) -> bool {
         self.endpoint.is_some() || self.region.is_some() || self.profile.is_some() || !self.signs
     }
 }
 
-/// The address in one spelling: by it, runs recognize a mirror.
+/// Formats the address in one spelling, by which runs recognize a mirror.
 impl fmt::Display for SourceAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Location { bucket, key } = &self.location;
@@ -198,7 +200,7 @@ mod tests {
     #[test]
     fn what_is_wrong_with_an_address_is_named() {
         let error = |text: &str| SourceAddress::parse(text).unwrap_err().to_string();
-        assert!(error("s3://bucket/x?profil=y").contains("there are: endpoint, region, profile"));
+        assert!(error("s3://bucket/x?profil=y").contains("expected one of endpoint, region, profile"));
         assert!(error("s3://bucket/x?region=").contains("region"));
         assert!(error("s3://bucket/x?addressing=dns").contains("auto, path or virtual"));
         assert!(error("s3://bucket/x#y").contains("no `#`"));
@@ -209,7 +211,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn one_spelling_for_one_address(
+        fn an_address_is_read_as_it_is_shown(
             key in "[a-z]{0,3}(/[a-z+~ ]{1,3}){0,2}",
             profile in proptest::option::of("[a-z+&?#% =]{1,8}"),
             endpoint in proptest::option::of("http://[a-z]{1,5}:[0-9]{1,4}/[a-z&+]{0,3}"),

@@ -1,4 +1,4 @@
-//! Signs the requests to a bucket, and reads in refusals what was wrong with a signature.
+//! Signs the requests to a bucket, and learns from refusals what was wrong with a signature.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -16,18 +16,18 @@ use crate::key::encode_path;
 use crate::sign::{self, Identity, Signable, amz_date};
 use crate::xml::{self, ServiceError};
 
-/// Times that a bucket turns out to be elsewhere: in another region, in the host name.
+/// Maximum number of moves of a bucket: to another region, or to virtual-hosted style.
 const MOVES_MAX: u32 = 4;
 
-/// Changes of credentials and clock within this time, after which the store is believed no more: it would have the same
-/// requests sent for ever. A guess far above one for each.
+/// Maximum number of changes of credentials and clock within this time. After them the store is not believed any more:
+/// it would have the same requests sent for ever. A guess far above one for each.
 const CHANGES_MAX: u32 = 8;
 const CHANGES_WITHIN_S: i64 = 60;
 
-/// Seconds until the renewal of credentials is tried again after a failure.
+/// Seconds until a failed renewal of credentials is tried again.
 const RENEW_AGAIN_S: i64 = 30;
 
-/// Codes for keys that the store does not know: Amazon's, versitygw's.
+/// Codes for keys unknown to the store: Amazon's, versitygw's.
 const UNKNOWN_KEYS: [&str; 2] = ["InvalidAccessKeyId", "XAdminUserNotFound"];
 
 const HINT_KEYS: &str = "check the credentials: AWS_ACCESS_KEY_ID, or the profile; another one is named as in \
@@ -43,11 +43,11 @@ const HINT_EXPIRED: &str = "get new credentials";
 const HINT_CLOCK: &str = "set this machine's clock right";
 const HINT_REGION: &str = "name the region as in s3://BUCKET/PREFIX?region=NAME";
 
-/// Whom requests are signed for.
+/// Credentials that requests are signed with.
 enum Known {
-    /// It is not known yet, or is not good any more: the identity that the store has refused, and its words.
+    /// Unknown yet, or invalid: the identity that the store has refused, with its reason.
     Nothing(Option<(Arc<Identity>, Denial)>),
-    /// Nobody: requests are not signed. Why, if credentials were looked for.
+    /// None: requests are not signed. With the reason, if credentials were looked for.
     Anonymous(Option<String>),
     Identity(Arc<Identity>),
 }
@@ -55,24 +55,24 @@ enum Known {
 struct State {
     bucket: Arc<Bucket>,
     known: Known,
-    /// When to renew the identity, Unix seconds.
+    /// Time of the next renewal, in Unix seconds.
     renew_at: Option<i64>,
-    /// The store's clock less ours, seconds.
+    /// The store's clock minus ours, in seconds.
     clock_offset_s: i64,
-    /// Counts changes of all that a signature depends on.
+    /// Counts changes of everything that a signature depends on.
     version: u64,
     moves: u32,
-    /// Changes that the store has asked for since this time, Unix seconds.
+    /// Number of changes that the store has caused since this time, in Unix seconds.
     changes: (i64, u32),
 }
 
-/// The signer of one bucket.
+/// Signs requests to one bucket.
 pub struct BucketSigner {
     prefix: String,
     credentials: CredentialCache,
     signer: sign::Signer,
     state: Mutex<State>,
-    /// Held by the one that fetches credentials, for which others wait.
+    /// Held by the task that fetches credentials, for which others wait.
     preparing: tokio::sync::Mutex<()>,
 }
 
@@ -83,7 +83,7 @@ impl std::fmt::Debug for BucketSigner {
 }
 
 impl BucketSigner {
-    /// Signs requests for objects below a prefix.
+    /// Creates a signer for objects below a prefix.
     ///
     /// # Errors
     /// [`UrlError`] if the bucket's host or the prefix cannot be part of a URL.
@@ -124,10 +124,10 @@ impl BucketSigner {
         };
         let found = self.credentials.identity(refused.as_ref().map(|(identity, _)| &**identity)).await;
         let known = match (found, refused) {
-            // There are no others.
+            // There are no other credentials.
             (Ok(Some(identity)), Some((refused, denial))) if refused == identity => return Err(denial),
             (Ok(Some(identity)), _) => Known::Identity(identity),
-            // Credentials that are gone in the middle of a run: the store would refuse unsigned requests for another reason.
+            // Credentials have vanished during the run: the store would refuse unsigned requests for another reason.
             (Ok(None) | Err(CredentialsError::None { .. }), Some((_, denial))) => return Err(denial),
             (Err(error @ CredentialsError::None { .. }), None) if had_identity => {
                 return Err(Denial { why: error.to_string(), hint: HINT_KEYS });
@@ -144,7 +144,7 @@ impl BucketSigner {
             Known::Identity(identity) => identity.expires,
             _ => None,
         };
-        // One that ends soon could not be renewed just now.
+        // Credentials that end soon could not be renewed just now.
         state.renew_at = expires.map(|expires| (expires - RENEW_BEFORE_S).max(unix_now() + RENEW_AGAIN_S));
         state.known = known;
         state.version += 1;
@@ -153,7 +153,7 @@ impl BucketSigner {
 }
 
 impl State {
-    /// Whether the store may ask for one change more.
+    /// Whether the store may cause a further change.
     fn may_change(&mut self) -> bool {
         let now = unix_now();
         let (since, count) = self.changes;
@@ -161,7 +161,7 @@ impl State {
         self.changes.1 <= CHANGES_MAX
     }
 
-    /// The store refuses the present credentials as too old.
+    /// Handles a refusal of the present credentials as expired.
     fn expire(&mut self, denial: Denial) {
         if let Known::Identity(identity) = &self.known {
             self.known = Known::Nothing(Some((Arc::clone(identity), denial)));
@@ -169,7 +169,7 @@ impl State {
         self.version += 1;
     }
 
-    /// The bucket is elsewhere; false if that is said too often.
+    /// Moves to another bucket address; false after too many moves.
     fn go_to(&mut self, bucket: Bucket) -> bool {
         self.moves += 1;
         self.version += 1;
@@ -177,7 +177,7 @@ impl State {
         self.moves <= MOVES_MAX
     }
 
-    /// The reason of a refusal that is not about the signature alone.
+    /// The reason of a refusal that does not concern the signature alone.
     fn denial(&self, status: u16, error: &ServiceError) -> Denial {
         let refused = CallError::Refused { what: self.bucket.name.clone(), status, error: error.clone() };
         let why = refused.reason();
@@ -200,7 +200,7 @@ impl State {
     }
 }
 
-/// Where the objects below a prefix are.
+/// URL of the objects below a prefix.
 fn address(bucket: &Bucket, prefix: &str) -> Result<Url, UrlError> {
     let path = bucket.path(Some(prefix).filter(|prefix| !prefix.is_empty()));
     Url::parse(&format!("{}://{}{path}", bucket.endpoint.scheme.as_str(), bucket.host))
@@ -224,8 +224,8 @@ impl Signer for BucketSigner {
     }
 
     fn is_prepared(&self) -> bool {
-        // An identity that has expired by our clock is tried, too: the clock may be ahead. If it is right, the store says
-        // ExpiredToken.
+        // An identity that has expired by our clock is tried as well: the clock may be ahead. If it is right, the store
+        // answers ExpiredToken.
         !matches!(self.state().known, Known::Nothing(_))
     }
 
@@ -242,7 +242,8 @@ impl Signer for BucketSigner {
         let (identity, region, offset, version) = {
             let state = self.state();
             let identity = match &state.known {
-                // Another one is being fetched: this one is refused once more, and the request is sent again.
+                // A new identity is being fetched: the old one will be refused once more, and the request is sent
+                // again.
                 Known::Identity(identity) | Known::Nothing(Some((identity, _))) => Arc::clone(identity),
                 Known::Nothing(None) | Known::Anonymous(_) => return state.version,
             };
@@ -250,7 +251,7 @@ impl Signer for BucketSigner {
         };
         let now = unix_now() + offset;
         let payload = Sha256::EMPTY.to_hex();
-        // Neither the range nor conditions are signed: a proxy may change them.
+        // Range and conditions are not signed: a proxy may change them.
         let mut fields = vec![
             ("x-amz-content-sha256".to_owned(), payload.as_str().to_owned()),
             ("x-amz-date".to_owned(), amz_date(now)),
@@ -277,7 +278,7 @@ impl Signer for BucketSigner {
         let mut state = self.state();
         let is_of_signature = matches!(status, 301 | 307 | 308 | 400 | 403) && error.code != "AccessDenied";
         if signature != state.version && is_of_signature && status != 404 {
-            // Another request has found out what was wrong meanwhile.
+            // Another request has found the cause meanwhile.
             return Judgement::Again(state.denial(status, &error));
         }
         match error.code.as_str() {

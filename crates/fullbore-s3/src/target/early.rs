@@ -1,4 +1,4 @@
-//! A large file whose parts go up while it is written.
+//! Uploads the parts of a large file while it is being written.
 
 use std::fs::File;
 use std::sync::atomic::AtomicU64;
@@ -15,14 +15,14 @@ use crate::client::CallError;
 use crate::upload::early::{Extent, Unfinished};
 use crate::upload::{Stored, UploadError};
 
-/// The upload of a file that is being written. When it is dropped, the upload is given up; the target's barrier waits for that.
+/// The upload of a file that is being written. Dropping it aborts the upload; the target's barrier waits for that.
 #[derive(Debug)]
 pub struct Early {
     written: Ranges,
-    /// The end of what is written from the start of the file on: parts of it may be on their way.
+    /// Offset up to which the file is written without a gap: parts of it may be in flight.
     front: u64,
     extent: watch::Sender<Extent>,
-    /// Bytes that the store has acknowledged.
+    /// Number of bytes that the store has acknowledged.
     sent: Arc<AtomicU64>,
     sending: Option<JoinHandle<Result<Stored, UploadError>>>,
     runtime: Handle,
@@ -30,7 +30,7 @@ pub struct Early {
 }
 
 impl Early {
-    /// Begins to send a file of this size and hash, of which nothing is there yet.
+    /// Begins the upload of a file of this size and hash; nothing of it is written yet.
     pub(super) fn begin<L: Layout>(
         target: &StoreTarget<L>,
         path: &str,
@@ -46,7 +46,7 @@ impl Early {
         let sending = runtime.spawn(async move {
             let (key, fields) = (target.objects.key(&path), with_hash(target.layout.fields(&path), sha256));
             let mode = target.layout.write_mode();
-            // Not all of it in vain, if another machine has stored it.
+            // If another machine has stored the file, do not send it in vain.
             if mode == WriteMode::CreateShared && target.objects.head(&path).await?.is_some() {
                 return Err(UploadError::Condition);
             }
@@ -55,7 +55,7 @@ impl Early {
         Early { written: Ranges::new(), front: 0, extent, sent, sending: Some(sending), runtime, in_flight }
     }
 
-    /// Notes bytes that were written. `false` if they may be other ones than those that were sent.
+    /// Records written bytes. False if they may differ from bytes that were sent.
     pub(super) fn note(&mut self, offset: u64, bytes: u64) -> bool {
         if offset < self.front {
             return false;
@@ -69,12 +69,13 @@ impl Early {
         true
     }
 
-    /// The count of bytes that the store has acknowledged.
+    /// Counter of acknowledged bytes.
     pub(super) fn sent(&self) -> Weak<AtomicU64> {
         Arc::downgrade(&self.sent)
     }
 
-    /// The file is verified: the last part goes, and the object is made. Gives `None` if the file has to be sent anew.
+    /// Completes the upload of a verified file: the last part is sent, and the object is created. `None` if the file
+    /// must be sent anew.
     pub(super) fn complete(mut self, size: u64) -> Option<JoinHandle<Result<Stored, UploadError>>> {
         if self.front < size {
             return None;
@@ -96,7 +97,7 @@ impl Drop for Early {
     }
 }
 
-/// The end of an early upload; `None` if the whole file is to be sent by itself.
+/// Result of an early upload; `None` if the whole file must be uploaded separately.
 pub(super) async fn end(
     sending: JoinHandle<Result<Stored, UploadError>>,
     learn_parts_max: impl FnOnce(u64),
@@ -107,14 +108,14 @@ pub(super) async fn end(
             learn_parts_max(most);
             None
         }
-        // What holds at any time. An object that the store has damaged would be found and believed.
+        // These errors are final. If the store has damaged the object, it would be found and trusted.
         Ok(Err(
             error @ (UploadError::Condition
             | UploadError::Conflict
             | UploadError::Damaged { .. }
             | UploadError::Call(CallError::Interrupted | CallError::LockLost)),
         )) => Some(Err(error)),
-        // It may be old by now: the store was away for a while, or somebody has given up uploads that were open for long.
+        // It may be outdated: the store was away for a while, or somebody has aborted uploads that were open for long.
         Ok(Err(error)) => {
             tracing::info!(%error, "an upload has failed and is begun anew");
             None

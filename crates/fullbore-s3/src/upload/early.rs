@@ -1,7 +1,8 @@
-//! A file that goes up while it is written: its parts as they are complete, and the last one when the whole is verified.
+//! Uploads a file while it is being written: each part when it is complete, and the last one when the whole is
+//! verified.
 //!
-//! The object is made of the parts after that. So nothing unverified is ever under its key, and the way to the store is
-//! not idle while a large file comes in.
+//! The object is created after that. So its key never has unverified content, and the path to the store is used while a
+//! large file is being received.
 
 use std::fs::File;
 use std::io;
@@ -20,30 +21,30 @@ use crate::objects::Condition;
 /// How far a file has been written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Extent {
-    /// So many bytes from its start are there, and stay as they are.
+    /// This number of bytes from its start is written, and will not change.
     Bytes(u64),
-    /// All of it is there, and verified.
+    /// The whole file is written and verified.
     Verified,
 }
 
 /// A file that is being written.
 pub(crate) struct Unfinished {
-    /// The file.
+    /// The open file.
     pub file: Arc<File>,
-    /// Bytes that it is to have.
+    /// Final size of the file, in bytes.
     pub size: u64,
-    /// How far it is. When the other end is dropped before it is verified, it is given up.
+    /// Progress of the writer. If the sender is dropped before the file is verified, the file is abandoned.
     pub extent: watch::Receiver<Extent>,
     /// Counts the bytes that the store has acknowledged.
     pub sent: Arc<AtomicU64>,
 }
 
 impl Uploader {
-    /// Uploads a file in parts while it is written, on a condition as in [`Uploader::put_file_on`]. No request is made before the
-    /// first part is there. The upload of a file that is given up is given up, too.
+    /// Uploads a file in parts while it is being written, on a condition as in [`Uploader::put_file_on`]. No request is
+    /// made before the first part is written. The upload of an abandoned file is aborted.
     ///
     /// # Errors
-    /// As of [`Uploader::put_file_on`], and [`UploadError::Source`] if the file is never verified.
+    /// As [`Uploader::put_file_on`], and [`UploadError::Source`] if the file is never verified.
     pub(crate) async fn put_early(
         &self,
         key: &str,
@@ -64,14 +65,14 @@ impl Uploader {
         self.in_parts(upload, ready, reader, Whole::Verified).await
     }
 
-    /// Hands over each part when it is there.
+    /// Passes on each part when it is written.
     async fn read_early(self, cut: Cut, mut of: Unfinished, parts: mpsc::Sender<Ready>) -> io::Result<()> {
         for number in 0..cut.count(of.size) {
             let start = number * cut.part_bytes(0);
             let end = (start + cut.part_bytes(0)).min(of.size);
             of.reach(end).await?;
             let bytes = end - start;
-            // What waits for its bytes has no permit, so parts that are there are never behind it.
+            // A part that waits for its bytes holds no permit, so it never blocks parts that are written.
             let permit = match bytes > IN_MEMORY_BYTES_MAX {
                 true => None,
                 false => Some(self.window.acquire(bytes).await),
@@ -85,7 +86,7 @@ impl Uploader {
                 Ok(Ready { number, body: content.into(), hash: None, held: Arc::new(vec![permit]) })
             });
             if parts.send(reading.await.map_err(io::Error::other)??).await.is_err() {
-                // The upload has failed, and tells why.
+                // The upload has failed, and reports the reason.
                 return Ok(());
             }
         }
@@ -94,21 +95,21 @@ impl Uploader {
 }
 
 impl Unfinished {
-    /// Waits until the file is written up to `end`, or, at its end, until it is verified.
+    /// Waits until the file is written up to `end`; at its end, until it is verified.
     async fn reach(&mut self, end: u64) -> io::Result<()> {
         let is_last = end >= self.size;
         let is_there = |extent: &Extent| match *extent {
             Extent::Verified => true,
             Extent::Bytes(bytes) => !is_last && bytes >= end,
         };
-        // An error says the same as the question after it.
+        // An error means the same as a failed check after it.
         let _ = self.extent.wait_for(is_there).await;
         self.is_wanted()
     }
 
-    /// Fails if the file is given up: what is there of it is not sent in vain.
+    /// Fails if the file was abandoned, so that its parts are not sent in vain.
     fn is_wanted(&self) -> io::Result<()> {
-        // In this order: the last word comes before the end.
+        // In this order: the last value precedes the close.
         let is_closed = self.extent.has_changed().is_err();
         match is_closed && *self.extent.borrow() != Extent::Verified {
             true => Err(io::Error::other("the file was given up before it was complete")),

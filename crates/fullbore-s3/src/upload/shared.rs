@@ -1,8 +1,8 @@
-//! Uploads in parts that several machines fill.
+//! Multipart uploads that several machines fill.
 //!
-//! One machine begins an upload, and joins the parts in the end. Others know the upload by its id, and send parts into it.
-//! Which parts are there, only the store says (ListParts). So it does not matter which machine has sent a part, or how
-//! often: a part that is sent again takes the place of the same content.
+//! One machine begins an upload, and finally joins the parts. Others know the upload by its id, and send parts into it.
+//! Only the store knows which parts are stored (ListParts). So it does not matter which machine sent a part, or how
+//! often: a part that is sent again replaces the same content.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -25,45 +25,46 @@ use crate::journal::Open;
 use crate::parts::{Cut, PARTS_MAX};
 use crate::xml::{self, XmlError};
 
-/// Parts that one machine sends at once when it sends all that are missing. The window bounds their memory.
+/// Maximum number of parts that one machine sends at once when it sends all missing parts. The window bounds their
+/// memory.
 const SENT_AT_ONCE: usize = 8;
 
-/// Parts on a page of their listing: what Amazon gives at most. MinIO gives 10,000 to those that do not say, which is more
-/// than is read of one answer.
+/// Number of parts per page of a listing: Amazon's maximum. MinIO would send 10,000 by default, more than is read of
+/// one answer.
 const LISTED_AT_ONCE: &str = "1000";
 
 /// An upload that this machine begins and completes.
 #[derive(Clone)]
-pub struct SharedUpload {
+pub(crate) struct SharedUpload {
     multipart: Multipart,
     size: u64,
     part_bytes: u64,
 }
 
-/// Parts that a store has of an upload, as it has listed them.
-pub struct Listed {
+/// The stored parts of an upload, as listed by the store.
+pub(crate) struct Listed {
     parts: BTreeMap<u64, Part>,
     count: u64,
 }
 
 impl Listed {
-    /// Numbers from 0 of the parts that the store lacks.
-    pub fn missing(&self) -> Vec<u64> {
+    /// Numbers, from 0, of the parts that the store lacks.
+    pub(crate) fn missing(&self) -> Vec<u64> {
         (0..self.count).filter(|number| !self.parts.contains_key(number)).collect()
     }
 }
 
-/// Bytes of each part but the last, for a file of this size at this store: as for files that one machine sends.
-pub fn part_bytes(uploader: &Uploader, size: u64) -> u64 {
+/// Size of each part except the last, for a file of this size at this store: the same as for an upload by one machine.
+pub(crate) fn part_bytes(uploader: &Uploader, size: u64) -> u64 {
     let most = uploader.client.dialect().parts_max().min(PARTS_MAX);
     Cut::at_most(size, most).part_bytes(0)
 }
 
 impl Uploader {
-    /// Begins an upload of a file of this size. The journal notes `of`, so that a later run may go on with the upload.
+    /// Begins an upload of a file of this size. The journal records `of`, so that a later run may continue the upload.
     ///
     /// # Errors
-    /// The store refuses, or cannot be reached.
+    /// [`UploadError::Call`] if the store refuses or cannot be reached.
     pub(crate) async fn share(
         &self,
         key: &str,
@@ -75,21 +76,22 @@ impl Uploader {
         Ok(SharedUpload { multipart, size, part_bytes })
     }
 
-    /// Notes an upload of a run that is gone in this run's journal; false: it has none, or cannot write it.
+    /// Records an upload of a dead run in this run's journal; false if there is no journal, or it cannot be written.
     pub(crate) fn takes_over(&self, open: &Open) -> bool {
         self.noted(|journal| journal.begun(open)).is_some()
     }
 
-    /// Goes on with an upload that was [taken over](Uploader::takes_over).
+    /// Continues an upload that was [taken over](Uploader::takes_over).
     pub(crate) fn go_on_with(&self, open: Open, (size, part_bytes): (u64, u64)) -> SharedUpload {
         let multipart = Multipart { uploader: self.clone(), open, condition: Condition::None, sent: Arc::default() };
         SharedUpload { multipart, size, part_bytes }
     }
 
-    /// Sends a part of a file into the upload of another machine. `number` counts from 0.
+    /// Sends a part of a file into another machine's upload. `number` counts from 0.
     ///
     /// # Errors
-    /// The file cannot be read there; the store refuses, has no such upload any more (404), or cannot be reached.
+    /// [`UploadError::Source`] if the file cannot be read there; [`UploadError::Call`] if the store refuses, has no
+    /// such upload any more (404), or cannot be reached.
     pub(crate) async fn put_part(
         &self,
         (key, upload_id): (&str, &str),
@@ -104,7 +106,7 @@ impl Uploader {
         multipart.send_part(file, number, range).await
     }
 
-    /// A part of a file: in memory, or in its place if it is too large for that. It blocks.
+    /// Reads a part of a file into memory, or hashes it in place if it is too large for that. Blocks.
     fn read_part(&self, file: &Arc<File>, number: u64, range: Range<u64>) -> std::io::Result<Ready> {
         let length = range.end - range.start;
         if length > IN_MEMORY_BYTES_MAX {
@@ -126,24 +128,24 @@ impl Multipart {
 }
 
 impl SharedUpload {
-    /// Id of the upload.
-    pub fn id(&self) -> &str {
+    /// Id of the upload, given by the store.
+    pub(crate) fn id(&self) -> &str {
         &self.multipart.open.upload_id
     }
 
-    /// Bytes of each part but the last.
-    pub fn part_bytes(&self) -> u64 {
+    /// Size of each part except the last, in bytes.
+    pub(crate) fn part_bytes(&self) -> u64 {
         self.part_bytes
     }
 
-    /// How many parts the object has.
-    pub fn count(&self) -> u64 {
+    /// Number of parts of the object.
+    pub(crate) fn count(&self) -> u64 {
         Cut::Even(self.part_bytes).count(self.size)
     }
 
-    /// The same upload, for an object that replaces only what the condition says.
+    /// The same upload, with a condition for replacing the object.
     #[must_use]
-    pub fn on(mut self, condition: Condition) -> SharedUpload {
+    pub(crate) fn on(mut self, condition: Condition) -> SharedUpload {
         self.multipart.condition = condition;
         self
     }
@@ -153,11 +155,11 @@ impl SharedUpload {
         start..start.saturating_add(self.part_bytes).min(self.size)
     }
 
-    /// The parts that the store has. Parts of another size than the plan's are none.
+    /// Lists the stored parts. Parts of an unexpected size are ignored.
     ///
     /// # Errors
-    /// [`CallError`]; the upload is gone (404).
-    pub async fn list(&self) -> Result<Listed, CallError> {
+    /// A [`CallError`] if a request fails; with status 404 if the upload does not exist any more.
+    pub(crate) async fn list(&self) -> Result<Listed, CallError> {
         let open = &self.multipart.open;
         let what = || format!("GET {}?uploadId", open.key);
         let mut found = BTreeMap::new();
@@ -183,7 +185,7 @@ impl SharedUpload {
             }
             match page.next {
                 None => return Ok(Listed { parts: found, count: self.count() }),
-                // Each page goes further, and numbers end.
+                // Each page must advance, and part numbers are bounded.
                 Some(next) if next > marker && next <= PARTS_MAX => marker = next,
                 Some(_) => {
                     let source = XmlError::Form("a listing of parts that does not end");
@@ -196,8 +198,8 @@ impl SharedUpload {
     /// Sends the parts that the store lacks.
     ///
     /// # Errors
-    /// As for [`Uploader::put_file`]. The upload stays.
-    pub async fn put_missing(&self, file: &Arc<File>) -> Result<(), UploadError> {
+    /// As [`Uploader::put_file`]. The upload stays open.
+    pub(crate) async fn put_missing(&self, file: &Arc<File>) -> Result<(), UploadError> {
         let mut sending = JoinSet::new();
         let mut sent = self.send_missing(file, &mut sending).await;
         if let Err(error) = &mut sent {
@@ -226,11 +228,11 @@ impl SharedUpload {
         Ok(())
     }
 
-    /// Makes the object of exactly these parts; `None` if some are missing, or the store has others now.
+    /// Creates the object from exactly these parts; `None` if some are missing, or have changed since they were listed.
     ///
     /// # Errors
-    /// As for [`Uploader::put_file_on`]. The upload stays.
-    pub async fn complete(&self, listed: Listed) -> Result<Option<Stored>, UploadError> {
+    /// As [`Uploader::put_file_on`]. The upload stays open.
+    pub(crate) async fn complete(&self, listed: Listed) -> Result<Option<Stored>, UploadError> {
         let parts: Vec<Part> = listed.parts.into_values().collect();
         if parts.len() as u64 != self.count() {
             return Ok(None);
@@ -242,8 +244,8 @@ impl SharedUpload {
         }
     }
 
-    /// Gives the upload up.
-    pub async fn give_up(&self) {
+    /// Aborts the upload.
+    pub(crate) async fn give_up(&self) {
         self.multipart.give_up().await;
     }
 }

@@ -1,6 +1,8 @@
 //! Serves a tree and misbehaves as told, until standard input ends.
 //!
-//!     fullbore-testserver ROOT [--listen ADDRESS:PORT] [--tls CA.pem] [--log FILE] [KEY=VALUE …]
+//! ```text
+//! fullbore-testserver ROOT [--listen ADDRESS:PORT] [--tls CA.pem] [--log FILE] [KEY=VALUE …]
+//! ```
 //!
 //! Prints its URL. Lines on standard input change it while it runs: a setting, `die`, `silent`,
 //! `revive`, or `counters`, which prints them as JSON. With `--tls` it writes the authority's

@@ -367,7 +367,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_as_the_rfc_has_them() {
+    fn ranges_are_read_as_the_rfc_has_them() {
         assert_eq!(parse_range("bytes=0-0", 10), Some(Ok((0, 0))));
         assert_eq!(parse_range("bytes=5-", 10), Some(Ok((5, 9))));
         assert_eq!(parse_range("bytes=-3", 10), Some(Ok((7, 9))));

@@ -68,7 +68,7 @@ async fn act_as_proxy(
 }
 
 #[tokio::test]
-async fn https_with_timings_and_counters() {
+async fn a_connection_by_https_has_timings_and_counters() {
     let authority = Authority::new();
     let (listener, address) = listen().await;
     serve_tls(listener, &authority, HOST, &["h2", "http/1.1"]);
@@ -100,7 +100,7 @@ async fn a_server_without_http2_is_named_when_nothing_else_was_offered() {
 }
 
 #[tokio::test]
-async fn plain_http_direct_and_by_proxy() {
+async fn plain_http_connects_directly_and_by_proxy() {
     let (_listener, address) = listen().await;
     let options = options(&Authority::new());
     let direct = connect(&endpoint(Scheme::Http, address.port(), None), &options).await.unwrap();
@@ -119,7 +119,7 @@ async fn plain_http_direct_and_by_proxy() {
 }
 
 #[tokio::test]
-async fn tunnels_through_a_proxy_plain_or_encrypted() {
+async fn https_goes_through_a_tunnel_of_a_plain_or_encrypted_proxy() {
     let authority = Authority::new();
     let (listener, server) = listen().await;
     serve_tls(listener, &authority, HOST, &["http/1.1"]);
@@ -167,7 +167,7 @@ async fn an_https_proxy_is_trusted_by_an_authority_of_its_own() {
 }
 
 #[tokio::test]
-async fn what_proxies_say_instead_of_yes() {
+async fn a_proxy_that_gives_no_tunnel_is_named_with_its_reason() {
     let authority = Authority::new();
     let options = options(&authority);
     let long = format!("HTTP/1.1 200 OK\r\nX: {}", "y".repeat(40 << 10));
@@ -180,7 +180,7 @@ async fn what_proxies_say_instead_of_yes() {
         ("HTTP/1.1 200 OK\r\n\r\nhello", "sent data before the tunnel was used"),
         ("SSH-2.0-server\r\n\r\n", "answer is not HTTP"),
         ("HTTP/1.1 200", "closed the connection instead of answering"),
-        (long.as_str(), "head is longer than 32768 bytes"),
+        (long.as_str(), "head is longer than 32.8 kB"),
     ] {
         let (listener, address) = listen().await;
         let answer = answer.replace(" 200 OK\r\n\r\nhello", " 200\r\n\r\nhello");

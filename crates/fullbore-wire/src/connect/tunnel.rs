@@ -1,22 +1,23 @@
 //! A tunnel to a server through an http proxy: the CONNECT method (RFC 9110, section 9.3.6).
 
+use fullbore_engine::units;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::{ConnectError, ProxyServer, authority};
 use crate::http1::{HEAD_BYTES_MAX, HEADERS_MAX, USER_AGENT};
 use crate::stream::Stream;
 
-/// Asks the proxy for a tunnel to `target` (`host:port`); afterwards the stream is the server's.
+/// Requests a tunnel to `target` (`host:port`) from the proxy. Afterwards the stream leads to the server.
 pub(super) async fn open(stream: &mut Stream, proxy: &ProxyServer, target: &str) -> Result<(), ConnectError> {
     let name = authority(&proxy.host, proxy.port);
     let bad = |reason: String| ConnectError::ProxyAnswer { proxy: name.clone(), reason };
     let authorization = proxy.authorization.as_deref().unwrap_or("");
-    // These come from settings and URLs; a line break in one would be a second header field.
+    // These values come from settings and URLs; a line break in one would start a second header field.
     let is_text = |text: &str| text.bytes().all(|byte| (0x20..0x7f).contains(&byte));
     if !is_text(authorization) || !is_text(target) || target.contains(' ') {
         return Err(bad("host or credentials contain a byte that HTTP does not allow".to_owned()));
     }
-    // Some proxies refuse clients without a name.
+    // Some proxies refuse clients without a User-Agent.
     let mut request = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\nUser-Agent: {USER_AGENT}\r\n");
     if !authorization.is_empty() {
         request.push_str(&format!("Proxy-Authorization: {authorization}\r\n"));
@@ -30,7 +31,7 @@ pub(super) async fn open(stream: &mut Stream, proxy: &ProxyServer, target: &str)
     loop {
         let room = HEAD_BYTES_MAX - received.len();
         if room == 0 {
-            return Err(bad(format!("answer's head is longer than {HEAD_BYTES_MAX} bytes")));
+            return Err(bad(format!("answer's head is longer than {}", units::bytes(HEAD_BYTES_MAX as u64))));
         }
         let mut limited = (&mut *stream).take(room as u64);
         let read = limited.read_buf(&mut received).await.map_err(|error| bad(error.to_string()))?;

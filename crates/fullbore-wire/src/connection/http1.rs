@@ -1,8 +1,8 @@
 //! One HTTP/1.1 connection: requests ahead, answers in order.
 //!
-//! The loop asks for as much as the dispatcher gives, writes, reads what is there, and hands body
-//! bytes on before it reads again. Bytes are read only under a permit of the window, so a slow disk
-//! fills the window, then the socket's buffer, then the sender waits.
+//! The loop requests as much as the dispatcher allows, writes, reads the available bytes, and hands body bytes on
+//! before it reads again. Bytes are read only under a permit of the window. So a slow disk fills the window, then the
+//! socket's buffer, and then the sender waits.
 
 use std::collections::VecDeque;
 use std::io;
@@ -27,22 +27,21 @@ use crate::signer::{Denial, Judgement, Preparing, RefusalAnswer};
 use crate::stream::Stream;
 use crate::url::Url;
 
-/// How often a connection looks whether it is overdue.
+/// How often a connection checks whether it is overdue.
 const OVERDUE_EVERY: Duration = Duration::from_millis(250);
 
-/// A connection without anything to do for so long may be closed by the server at any moment: a
-/// close that crosses our next requests says nothing then. Servers wait 5 s (Apache) and more, but a
-/// load balancer or a restart does not.
+/// A connection that was idle for this long may be closed by the server at any moment. A close that crosses our next
+/// requests then means nothing. Servers wait 5 s (Apache) or more, but a load balancer or a restart does not.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// A body that is not wanted is read to its end only if that is cheaper than a new connection.
+/// Maximum number of unwanted body bytes to read: more is dearer than a new connection.
 const DISCARD_BYTES: u64 = 64 << 10;
 
-/// Where a connection gets its work from.
+/// Source of a connection's requests.
 pub(super) enum RequestSource {
     /// The queue: a connection to the host itself.
     Queue,
-    /// What the host has redirected to this address, and the first of it. See [`super::detour`].
+    /// Requests that the host has redirected to this address, and the first of them. See [`super::redirected`].
     Detours(Option<RedirectedRequest>),
 }
 
@@ -94,23 +93,23 @@ struct Serving<'a> {
     base: &'a Base,
     absolute: bool,
     http: Http1,
-    /// The addresses of the requests in flight, for the log of heads; empty without one.
+    /// Addresses of the requests in flight, for the log of heads; empty without one.
     asked_for: VecDeque<Url>,
-    /// One per request in flight, in order: tag and what it is for.
+    /// One entry per request in flight, in order: tag and purpose.
     parts: VecDeque<(u64, Part)>,
-    /// Tags of small files count down from the top, those of the dispatcher up from 0.
+    /// Number of small files. Their tags count down from the top, those of the dispatcher up from 0.
     gets: u64,
-    /// Of an answer that is not wanted.
+    /// Bytes skipped of an unwanted answer.
     skipped_bytes: u64,
-    /// The host is somewhere else now: this connection ends when it is idle.
+    /// The host has moved: this connection ends when it is idle.
     moved: bool,
     busy: Busy<'a>,
     idle_since: Instant,
-    /// What is asked now was asked after a long silence, and nothing was answered since.
+    /// The requests in flight followed a long silence, and none has been answered since.
     after_idle: bool,
-    /// Answers that were what was asked for.
+    /// Number of answers that were as requested.
     served: u64,
-    /// Parts of files whose signatures were refused, to be asked for again with others.
+    /// Parts of files whose signatures were refused, to be requested again with new ones.
     refused: VecDeque<(u64, FilePart)>,
 }
 
@@ -123,7 +122,7 @@ impl Serving<'_> {
             let woken = shared.wake.notified();
             let mut woken = pin!(woken);
             woken.as_mut().enable();
-            // A service for credentials may be slow: what was asked for is read meanwhile.
+            // A credential service may be slow: answers are read meanwhile.
             let signer = self.base.signer.as_deref();
             if preparing.is_none() {
                 preparing = signer.filter(|signer| signer.is_due()).map(|signer| signer.prepare());
@@ -150,7 +149,7 @@ impl Serving<'_> {
                 () = woken => continue,
                 () = shared.look_again(), if looks => continue,
                 _ = overdue.tick() => {
-                    // Nothing was asked of a host whose answers were all refusals.
+                    // A host whose answers were all refusals owes nothing.
                     let fault = match idle {
                         true => None,
                         false => shared.dispatcher().overdue(self.id, Instant::now()),
@@ -170,7 +169,7 @@ impl Serving<'_> {
         }
     }
 
-    /// A wait for data, which counts as one only if something was asked for.
+    /// Waits for data or for room to write. The wait counts only if a request is in flight.
     async fn turn(&mut self, stream: &mut Stream, idle: bool) -> io::Result<Turn> {
         let (network, tls) = (&self.shared.network, &self.shared.tls);
         if idle {
@@ -180,14 +179,14 @@ impl Serving<'_> {
         }
     }
 
-    /// Queues requests for all that may be asked for now. `Some` ends the connection.
+    /// Queues all requests that may be sent now. `Some` ends the connection.
     fn ask(&mut self) -> Option<Ended> {
         if let RequestSource::Detours(first) = &mut self.source {
             let first = first.take();
             return self.ask_detour(first);
         }
         if self.shared.dispatcher().host_mut(self.host).depth() <= 1 {
-            // Its answers may come in another order: small ones are not mixed with files either.
+            // This host may answer in another order, so small files are not pipelined with parts of files either.
             self.http.set_depth(1);
         }
         while !self.moved && self.http.free_slots() > 0 && !self.http.is_closing() {
@@ -222,7 +221,7 @@ impl Serving<'_> {
         is_in_the_way.then_some(Ended::Ours)
     }
 
-    /// One request at a time, of what was redirected to this address. `Some` ends the connection.
+    /// Requests redirected files from this address, one at a time. `Some` ends the connection.
     fn ask_detour(&mut self, mut first: Option<RedirectedRequest>) -> Option<Ended> {
         while self.parts.is_empty() && !self.http.is_closing() {
             match first.take().or_else(|| self.shared.next_detour(self.host, &self.base.url)) {
@@ -256,7 +255,7 @@ impl Serving<'_> {
         }
     }
 
-    /// Asks for a part of a file. `Some` ends the connection.
+    /// Requests a part of a file. `Some` ends the connection.
     fn ask_file(&mut self, tag: u64, mut part: FilePart) -> Option<Ended> {
         match part.request(self.base, self.absolute).and_then(|head| self.queue_request(&head, tag)) {
             Ok(()) => {
@@ -267,13 +266,13 @@ impl Serving<'_> {
         }
     }
 
-    /// Whether this is a connection to where the host redirects. With nothing asked for behind an answer that is over,
-    /// nobody would notice that its rest does not come: such a connection is closed then.
+    /// Whether this is a connection to the target of a redirect. Such a connection is closed after an incomplete
+    /// answer: no further request would reveal that the rest does not come.
     fn is_detour(&self) -> bool {
         matches!(self.source, RequestSource::Detours(_))
     }
 
-    /// Whether nobody waits any more for the one small file that this connection is about.
+    /// Whether nobody waits any more for the small file that is being received here.
     fn is_left(&self) -> bool {
         let small = |part: &Part| matches!(part, Part::Small(small) if !small.is_waited_for());
         self.is_detour() && self.parts.front().is_some_and(|(_, part)| small(part))
@@ -297,7 +296,7 @@ impl Serving<'_> {
         !self.parts.iter().any(|(_, part)| matches!(part, Part::Small(_)))
     }
 
-    /// Reads what is there and passes it on. `Some` ends the connection.
+    /// Reads the available bytes and passes them on. `Some` ends the connection.
     async fn read(&mut self, stream: &mut Stream, inbox: &mut BytesMut) -> Option<Ended> {
         let shared = self.shared;
         shared.buffers.refill(inbox);
@@ -312,7 +311,7 @@ impl Serving<'_> {
         permit.shrink(bytes as u64);
         shared.network.add_items(0, bytes as u64);
         shared.host_clocks[self.host as usize].received(bytes as u64);
-        // Before it is handed on: a run must not end before its last bytes are paid for.
+        // Wait before passing the bytes on: a run must not end before its last bytes are paid for.
         shared.throttle(bytes as u64).await;
         loop {
             match self.http.receive(inbox) {
@@ -339,7 +338,7 @@ impl Serving<'_> {
                         return how;
                     }
                 }
-                // Idle, or idle until a moment ago: no fault, and no count to learn.
+                // The connection is idle, or was idle until a moment ago: neither a fault nor a count to learn from.
                 Ok(None) if self.parts.is_empty() || self.after_idle => return Ended::Ours,
                 Ok(None) if self.served > 0 => return Ended::Clean,
                 Ok(None) if self.http.answered() > 0 => return Ended::Ours,
@@ -394,7 +393,7 @@ impl Serving<'_> {
         let part = match part {
             Part::Small(small) => {
                 match small.follow(self.shared, self.host, self.base, &head) {
-                    // Asked for there again, by `give_up`.
+                    // `give_up` requests it again there.
                     Some(Followed::Moved) => return Some(Ended::Ours),
                     Some(Followed::Elsewhere(to)) => {
                         if let Part::Small(small) = std::mem::replace(part, Part::Over) {
@@ -422,7 +421,7 @@ impl Serving<'_> {
             }
             Answer::Redirect(location) => match part.follow(self.shared, self.host, self.base, &location) {
                 Followed::Moved => {
-                    // Asked again at the new place; what else is in flight here is answered alike.
+                    // Request it again at the new address; the host answers other requests in flight alike.
                     self.moved = true;
                     return Some(Ended::Ours);
                 }
@@ -451,7 +450,7 @@ impl Serving<'_> {
         None
     }
 
-    /// The head tells that this is another file. Said at once: the rest of the answer may never come.
+    /// Reports an answer whose head shows another file. At once, because the rest of the answer may never come.
     fn refuse_wrong_content(&mut self) {
         let Some((tag, Part::File(part))) = self.parts.front_mut() else { return };
         let Some(fault) = part.fault.take_if(|fault| fault.is_wrong_content()) else { return };
@@ -466,7 +465,7 @@ impl Serving<'_> {
         self.shared.wake.notify_waiters();
     }
 
-    /// The part that is answered now is elsewhere: others ask for it there.
+    /// The part being answered is at another address, where another connection will request it.
     fn detour_front(&mut self, tag: u64) {
         let Some((_, front)) = self.parts.front_mut() else { return };
         if let Part::File(part) = std::mem::replace(front, Part::Over) {
@@ -482,8 +481,7 @@ impl Serving<'_> {
         }
     }
 
-    /// Whether the answer has the position and the length of another request in flight, and not those of
-    /// the one it ought to answer.
+    /// Whether the answer has the position and length of another request in flight, and not those of its own.
     fn is_of_another(&self, head: &ResponseHead) -> bool {
         let first = match (head.status, &head.content_range) {
             (200, _) => 0,
@@ -498,7 +496,7 @@ impl Serving<'_> {
         !own && self.parts.iter().skip(1).any(|(_, part)| fits(part))
     }
 
-    /// The front answer is useless and too long to be read to its end.
+    /// Ends the connection, because the first answer is useless and too long to be read to its end.
     fn refuse_front(&mut self) -> Ended {
         match self.parts.pop_front() {
             Some((tag, Part::File(part))) if part.again => self.detour(tag, part),
@@ -516,7 +514,7 @@ impl Serving<'_> {
         let part = match part {
             Part::Small(SmallPart { refusal: Some(refusal), .. })
             | Part::File(FilePart { refusal: Some(refusal), .. }) => {
-                // Nobody gives such a long reason: what has come of it counts.
+                // No reason is so long: use the bytes read so far.
                 let is_short = refusal.add(&data);
                 return if is_short { None } else { self.end(false).await };
             }
@@ -590,7 +588,7 @@ impl Serving<'_> {
         (!keep_alive).then_some(if good { Ended::Clean } else { Ended::Ours })
     }
 
-    /// The whole answer is here to a part of a file that was asked for with a signature. `Some` ends the connection.
+    /// Handles the complete refusal of a signed request for a part of a file. `Some` ends the connection.
     async fn file_refused(
         &mut self,
         tag: u64,
@@ -608,7 +606,7 @@ impl Serving<'_> {
                 self.refused.push_back((tag, part));
                 return None;
             }
-            // What this connection owes goes back to the queue with its end.
+            // When this connection ends, its requests go back to the queue.
             Judgement::Again(_) => return Some(Ended::Ours),
             Judgement::Moved(_) if move_signed(self.shared, self.host, self.base) => {
                 self.moved = true;
@@ -635,7 +633,7 @@ impl Serving<'_> {
         close
     }
 
-    /// The same of a small file.
+    /// The same for a small file.
     async fn small_refused(&mut self, mut small: SmallPart, refusal: RefusalAnswer, keep_alive: bool) -> Option<Ended> {
         if is_left(self.shared, self.host, self.base) {
             self.moved = true;
@@ -665,7 +663,7 @@ impl Serving<'_> {
         None
     }
 
-    /// First in the queue again, to be signed anew.
+    /// Puts the file first in the queue, to be signed anew.
     fn ask_again_later(&self, small: SmallPart) {
         if let Some(pending) = small.again() {
             lock(&self.shared.gets)[self.host as usize].push_front(pending);
@@ -683,8 +681,8 @@ impl Serving<'_> {
         }
     }
 
-    /// Small files that were not answered: asked for again on the next connection if this one ended
-    /// well, failed otherwise.
+    /// Handles the unanswered small files at the end of a connection. If it ended well, they are requested again on the
+    /// next one; otherwise they fail.
     fn give_up(&mut self, how: &Ended) {
         for (_, part) in self.parts.drain(..) {
             let Part::Small(small) = part else { continue };
@@ -697,14 +695,14 @@ impl Serving<'_> {
                     let host = self.base.url.host_and_port();
                     small.fail(GetError::Unreachable { host, reason: fault.to_string() });
                 }
-                // What a stream lacks its end for has failed.
+                // A stream without its end has failed.
                 _ => lock(&self.shared.gets)[self.host as usize].extend(small.again()),
             }
         }
     }
 }
 
-/// Waits for what signatures need; for ever if nothing is being prepared.
+/// Waits until the signer is ready; for ever if nothing is being prepared.
 async fn prepared(preparing: &mut Option<Preparing<'_>>) -> Result<(), Denial> {
     let Some(future) = preparing else { return std::future::pending().await };
     let result = future.await;

@@ -1,4 +1,4 @@
-//! What one request is for, and what has come of it.
+//! The purpose of a request, and the state of its answer.
 
 use std::sync::Arc;
 
@@ -16,23 +16,23 @@ use crate::redirect::{Redirects, is_redirect};
 use crate::signer::{Denial, Judgement, REFUSALS_MAX, RefusalAnswer, Signed, is_refusal};
 use crate::url::{Plus, Url, UrlError};
 
-/// The answer to one request, as far as it has come.
+/// An answer being received.
 #[derive(Debug)]
 // Small files are few: a box for them would cost more words than it saves.
 #[allow(clippy::large_enum_variant)]
 pub(super) enum Part {
-    /// A part of a file, on its way to the landing.
+    /// A part of a file, passed on to the landing.
     File(FilePart),
-    /// A small file, gathered in memory.
+    /// A small file, collected in memory.
     Small(SmallPart),
-    /// Asked for elsewhere: what is left of this answer is read and thrown away.
+    /// Requested elsewhere: the rest of this answer is read and dropped.
     Over,
-    /// Refused by its head: the same.
+    /// Refused by its head: the rest of this answer is read and dropped.
     Refused,
 }
 
 impl Part {
-    /// Whether the answer may be about the signature. It is judged when its body is here.
+    /// Whether the answer may be about the signature. It is judged when its body is complete.
     pub(super) fn begin_refusal(&mut self, base: &Base, head: &ResponseHead) -> bool {
         let (to, refusal) = match self {
             Part::File(FilePart { to, refusal, .. }) | Part::Small(SmallPart { to, refusal, .. }) => (to, refusal),
@@ -46,24 +46,24 @@ impl Part {
     }
 }
 
-/// A part of a file.
+/// A requested part of a file.
 #[derive(Debug)]
 pub(crate) struct FilePart {
     pub segment: Segment,
     pub path: String,
-    /// Further fields of the request.
+    /// Further header fields of the request.
     pub fields: Vec<(String, String)>,
-    /// How `+` was written when it was asked for.
+    /// Form of `+` in the request that was sent.
     pub asked_as: Plus,
-    /// It was not there under its name with `+`, and is asked for with `%2B`.
+    /// The file was not found under its name with `+`, and is requested with `%2B`.
     pub other_form: bool,
-    /// Where redirects have led; `None` for where its host has it.
+    /// Chain of redirects; `None` for the host's own address.
     pub to: Option<Box<Redirects>>,
-    /// The last of them led to another address of the same server: it is asked again on this connection.
+    /// The last redirect led to another address of the same server: it is requested again on this connection.
     pub again: bool,
-    /// Offset in the file of the next byte.
+    /// Offset of the next byte in the file.
     pub at: u64,
-    /// The answer is not the file: its body is read and thrown away.
+    /// The answer is not the file: its body is read and dropped.
     pub fault: Option<Fault>,
     /// The answer may be about the signature: its body is read.
     pub refusal: Option<Box<RefusalAnswer>>,
@@ -87,12 +87,12 @@ impl FilePart {
         }
     }
 
-    /// How `+` is written in the request.
+    /// Form of `+` in the request.
     pub(crate) fn plus(&self, base: &Base) -> Plus {
         if self.other_form || base.signer.is_some() { Plus::Encoded } else { base.plus.form() }
     }
 
-    /// The answer is "not there". Whether to ask once more, with `+` written in the other form.
+    /// After "not found": whether to request once more, with `+` in the other form.
     pub(crate) fn try_other_form(&mut self, base: &Base) -> bool {
         let again = matches!(self.fault, Some(Fault::Missing(_)))
             && !base.paths_are_encoded
@@ -106,14 +106,14 @@ impl FilePart {
         again
     }
 
-    /// The answer is the file, or it is not there.
+    /// Records for the host's form of `+` whether the file was found.
     pub(crate) fn note_form(&self, base: &Base, found: bool) {
         if self.other_form {
             base.plus.tried(found);
         }
     }
 
-    /// The request for it.
+    /// Builds the request for the part.
     pub(crate) fn request(&mut self, base: &Base, absolute: bool) -> Result<RequestHead, String> {
         self.asked_as = self.plus(base);
         self.again = false;
@@ -134,7 +134,7 @@ impl FilePart {
         }
     }
 
-    /// Where the redirect leads that answered it.
+    /// Follows the redirect that answered the request.
     pub(crate) fn follow(&self, shared: &Shared, host: HostId, base: &Base, location: &str) -> Followed {
         match self.url(base) {
             Ok(url) => follow(shared, host, base, chain(&self.to, url), location),
@@ -142,21 +142,21 @@ impl FilePart {
         }
     }
 
-    /// Why the answer, being over, is not what was asked for.
+    /// The fault of a complete answer that is not as requested.
     pub(crate) fn shortfall(&self) -> Option<Fault> {
         (self.at < self.segment.end)
             .then(|| Fault::WrongSize(format!("answer ends {} B early", self.segment.end - self.at)))
     }
 }
 
-/// Signs a request, if the host wants that.
+/// Signs a request if the host wants signatures.
 fn sign(base: &Base, url: &Url, head: &mut RequestHead, signed: &mut Signed) {
     if let Some(signer) = &base.signer {
         signed.signature = signer.sign(head, url);
     }
 }
 
-/// What an answer says of the signature of the request.
+/// Judges an answer to a signed request.
 pub(crate) fn judge_refusal(base: &Base, signed: &mut Signed, answer: &RefusalAnswer) -> Judgement {
     let Some(signer) = &base.signer else { return Judgement::Status(None) };
     match signer.judge(signed.signature, &answer.head, &answer.body) {
@@ -170,16 +170,16 @@ pub(crate) fn judge_refusal(base: &Base, signed: &mut Signed, answer: &RefusalAn
     }
 }
 
-/// The redirects so far of what was asked for at this address.
+/// The redirects of a request so far, beginning at this address.
 fn chain(so_far: &Option<Box<Redirects>>, url: Url) -> Redirects {
     so_far.as_deref().cloned().unwrap_or_else(|| Redirects::from(url))
 }
 
-/// A file that comes in one piece.
+/// A file that is received in one piece.
 #[derive(Debug)]
 pub(crate) struct SmallPart {
     pub get: Get,
-    /// Where redirects have led; `None` for where its host has it.
+    /// Chain of redirects; `None` for the host's own address.
     pub to: Option<Box<Redirects>>,
     reply: Reply,
     head: Option<ResponseHead>,
@@ -194,9 +194,9 @@ pub(crate) struct SmallPart {
 /// Why the rest of a body is not wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unwanted {
-    /// It is larger than it may be.
+    /// The body is larger than allowed.
     TooLarge,
-    /// Nobody waits for it any more.
+    /// The caller has given up.
     NobodyWaits,
 }
 
@@ -215,7 +215,7 @@ impl SmallPart {
         }
     }
 
-    /// The request for it.
+    /// Builds the request for the file.
     pub(crate) fn request(&mut self, base: &Base, absolute: bool) -> Result<RequestHead, String> {
         let url = self.url(base).map_err(|error| error.to_string())?;
         let mut head = request(base, &url, absolute);
@@ -238,23 +238,23 @@ impl SmallPart {
         }
     }
 
-    /// Where it is if the answer says that it is elsewhere, and that can be followed.
+    /// Target of a redirect that can be followed; `None` otherwise.
     pub(crate) fn follow(&self, shared: &Shared, host: HostId, base: &Base, head: &ResponseHead) -> Option<Followed> {
         let location = head.location.as_deref().filter(|_| is_redirect(head.status))?;
         let followed = follow(shared, host, base, chain(&self.to, self.url(base).ok()?), location);
         (!matches!(followed, Followed::Refused(_))).then_some(followed)
     }
 
-    /// The refusal is the answer; whoever asked is told the reason.
+    /// Ends with a refusal: the caller gets the answer and the reason.
     pub(crate) async fn done_refused(mut self, answer: RefusalAnswer, denial: Option<Denial>) {
         self.denial = denial;
         self.head(answer.head);
-        // A body that is too large, or that nobody waits for, is not needed for what the status says.
+        // A body that is too large, or has no taker, does not change the meaning of the status.
         let _ = self.body(answer.body.into()).await;
         self.done().await;
     }
 
-    /// It is to be asked for there.
+    /// Makes a request to be sent to the target of a redirect.
     pub(crate) fn elsewhere(mut self, to: Box<Redirects>) -> RedirectedRequest {
         let target = to.current().clone();
         self.to = Some(to);
@@ -268,7 +268,7 @@ impl SmallPart {
         match &mut self.reply {
             Reply::Whole(_) => self.head = Some(head),
             Reply::Stream(waiting, _) => {
-                // If nobody waits any more, the first piece of the body shows it.
+                // If the caller has given up, the first piece of the body will show it.
                 if let Some(waiting) = waiting.take() {
                     drop(waiting.send(Ok(head)));
                 }
@@ -276,7 +276,7 @@ impl SmallPart {
         }
     }
 
-    /// Adds to the body, or says why not.
+    /// Appends to the body; `Some` gives the reason if the body is not wanted.
     pub(crate) async fn body(&mut self, data: Bytes) -> Option<Unwanted> {
         self.received += data.len() as u64;
         if self.received > self.get.limit_bytes {
@@ -295,7 +295,7 @@ impl SmallPart {
         }
     }
 
-    /// Answers whoever asked. A caller that no longer waits is no error.
+    /// Passes the complete answer to the caller. A caller that has given up is no error.
     pub(crate) async fn done(self) {
         match (self.reply, self.head) {
             (Reply::Whole(reply), Some(head)) => {
@@ -306,8 +306,8 @@ impl SmallPart {
         }
     }
 
-    /// To be asked again on another connection. What has come of a stream cannot come again: it has
-    /// failed then. Nor is it asked for again if nobody waits for it any more.
+    /// Makes a request to be sent on another connection; `None` if that is not possible. A stream that has begun cannot
+    /// begin again, so it fails. A file without a caller is not requested again.
     pub(crate) fn again(self) -> Option<PendingGet> {
         let is_untouched = !matches!(self.reply, Reply::Stream(None, _));
         (is_untouched && self.is_waited_for()).then_some(PendingGet {
@@ -317,7 +317,7 @@ impl SmallPart {
         })
     }
 
-    /// Whether whoever asked for it still waits.
+    /// Whether the caller still waits.
     pub(crate) fn is_waited_for(&self) -> bool {
         match &self.reply {
             Reply::Whole(reply) => !reply.is_closed(),
@@ -326,7 +326,7 @@ impl SmallPart {
         }
     }
 
-    /// The body will not come as it should.
+    /// Fails the file, because its body is not as it should be.
     pub(crate) fn refuse(self, why: Unwanted, host: String) {
         let (path, limit_bytes) = (self.get.path.clone(), self.get.limit_bytes);
         if why == Unwanted::TooLarge {
@@ -338,13 +338,13 @@ impl SmallPart {
         match self.reply {
             Reply::Whole(reply) => drop(reply.send(Err(error))),
             Reply::Stream(Some(head), _) => drop(head.send(Err(error))),
-            // Where there is no room for the error, the missing end says the same.
+            // Without room for the error, the missing end means the same.
             Reply::Stream(None, pieces) => drop(pieces.try_send(Err(error))),
         }
     }
 }
 
-/// Hands bytes of a file on. Waits while the landing is behind.
+/// Hands bytes of a file to the landing. Waits while the landing is behind.
 pub(super) async fn land(shared: &Arc<Shared>, host: HostId, item: u32, offset: u64, data: Bytes, mut permit: Permit) {
     permit.at(Position::Before(Operation::Hash));
     shared.landing.chunk(Chunk { item, offset, data, permit, source: host }).await;

@@ -1,41 +1,41 @@
-//! How a host wants `+` written in paths: as it is, or `%2B`.
+//! The form of `+` in paths that a host understands: `+` or `%2B`.
 //!
-//! Some object stores read `+` as a space (RFC 1866 forms) and say "not there" to every `g++`. So a
-//! miss of such a name is asked once more in the other form, and what worked is kept for the host.
+//! Some object stores read `+` as a space (RFC 1866 forms) and do not find any `g++`. So a path with `+` that is not
+//! found is requested once more in the other form. The form that worked is kept for the host.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::url::Plus;
 
-/// Names missed in both forms after which a host counts as one that knows `+` but lacks files.
+/// After this number of names missing in both forms, a host counts as one that understands `+` but lacks files.
 const MISSED_IN_BOTH_FORMS: u32 = 4;
 
 /// State of a host whose form is `%2B`.
 const ENCODED: u32 = u32::MAX;
 
-/// What is known of one host. Below [`ENCODED`], the names missed in both forms.
+/// What is known of one host: [`ENCODED`], or the number of names missing in both forms.
 #[derive(Debug, Default)]
 pub(crate) struct PlusForm(AtomicU32);
 
 impl PlusForm {
-    /// The form to ask in.
+    /// The form to use in requests.
     pub(crate) fn form(&self) -> Plus {
         if self.0.load(Ordering::Relaxed) == ENCODED { Plus::Encoded } else { Plus::Raw }
     }
 
-    /// Whether a miss of this path, asked for with a raw `+`, is worth another try in the other form:
-    /// also when that was learned while the answer was on its way.
+    /// Whether to try the other form after a raw `+` was not found. Also true if the host's form was learned while the
+    /// answer was in flight.
     pub(crate) fn is_worth_a_try(&self, path: &str) -> bool {
         let known = self.0.load(Ordering::Relaxed);
         path.contains('+') && (known < MISSED_IN_BOTH_FORMS || known == ENCODED)
     }
 
-    /// The other form was asked for; whether the file was there.
+    /// Records whether the other form found the file.
     pub(crate) fn tried(&self, found: bool) {
         let next = |known: u32| {
             if found { Some(ENCODED) } else { (known != ENCODED).then(|| known + 1) }
         };
-        // An update that is refused leaves what is known, as it should.
+        // A refused update leaves the state as it is, which is right.
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
     }
 }

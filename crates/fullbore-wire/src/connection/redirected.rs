@@ -1,8 +1,8 @@
-//! Connections to the addresses that hosts redirect single files to, such as storage behind signed addresses.
+//! Connections to addresses that hosts redirect single files to, such as storage with signed URLs.
 //!
-//! They are served as those to a host are, but for three things. What is asked for comes from the redirects and
-//! not from the queue. It is asked for one by one: stores answer pipelined requests in any order (LP #948461),
-//! and it is the number of connections that keeps many small files flowing. And they speak HTTP/1.1.
+//! They are served like connections to a host, with three differences. Requests come from redirects, not from the
+//! queue. They are sent one by one, because stores answer pipelined requests in any order (LP #948461); several
+//! connections keep many small files flowing. And the protocol is HTTP/1.1.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -26,14 +26,14 @@ pub(crate) enum RedirectedRequest {
 }
 
 impl RedirectedRequest {
-    /// Where it is now.
+    /// Address of the file now.
     pub(crate) fn target(&self) -> &Url {
         match self {
             RedirectedRequest::File(_, _, to) | RedirectedRequest::Small(_, to) => to,
         }
     }
 
-    /// Whether it is still to be asked for.
+    /// Whether the request is still wanted.
     pub(crate) fn is_waited_for(&self, dispatcher: &Dispatcher) -> bool {
         match self {
             RedirectedRequest::File(ticket, ..) => dispatcher.awaits_detour(*ticket),
@@ -42,8 +42,8 @@ impl RedirectedRequest {
     }
 }
 
-/// Opens a connection whenever there is something that this host has redirected, and serves it until there is
-/// nothing more for it.
+/// Opens a connection whenever this host has redirected a request, and serves it until there are no more requests for
+/// its address.
 pub(crate) async fn keep_detours(shared: Arc<Shared>, host: HostId) {
     loop {
         let woken = shared.detoured.notified();
@@ -56,7 +56,7 @@ pub(crate) async fn keep_detours(shared: Arc<Shared>, host: HostId) {
         let tls = lock(&shared.bases)[host as usize].tls.clone();
         let base = Base { tls, ..Base::at(to, &shared.options) };
         let Some(_slot) = shared.addresses.slot(&base.url, &shared.wake).await else { return };
-        // Other connections may have brought it meanwhile.
+        // Other connections may have served the request meanwhile.
         let Some(first) = shared.next_detour(host, &base.url) else { continue };
         let endpoint = endpoint(&base);
         let options = ConnectOptions { offer: Offer::Http1, ..shared.options.connect_to(&base) };
@@ -85,11 +85,11 @@ async fn serve(shared: &Arc<Shared>, host: HostId, base: &Base, connected: Conne
     shared.dispatcher().ended(id, &how, Instant::now());
 }
 
-/// Nothing of what is to be had there will come.
+/// Fails all requests for an address that cannot be reached.
 fn fail(shared: &Shared, host: HostId, first: RedirectedRequest, endpoint: &Endpoint, error: &ConnectError) {
     let why = error.to_string();
     tracing::info!("{why}");
-    // It is this address that cannot be trusted or may not be asked; the host itself was.
+    // This address cannot be trusted or must not be looked up; the host itself was fine.
     let is_final = error.is_untrusted() || error.is_blocked();
     let fault = if is_final { Fault::WrongAnswer(why.clone()) } else { Fault::Broken(why.clone()) };
     let to = first.target().clone();

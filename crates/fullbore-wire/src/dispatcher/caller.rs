@@ -1,5 +1,5 @@
-//! Hosts of a caller that repeats what failed by itself ([`Limits::caller_retries`](super::Limits)): nothing is waited
-//! for, and nothing repeated behind its back.
+//! Rules for a caller that retries failures itself ([`Limits::caller_retries`](super::Limits)): no waiting, and no
+//! hidden retries.
 
 use std::time::Instant;
 
@@ -8,13 +8,13 @@ use crate::hosts::{Fault, HostId, HostState};
 use crate::queue::ItemId;
 
 impl Dispatcher {
-    /// No other host may be asked any more.
+    /// Whether no other host may be asked any more.
     pub(super) fn is_alone(&self, host: HostId) -> bool {
         self.usable().iter().all(|usable| usable == host)
     }
 
-    /// A host gave a transient answer. With another one beside it, it is left alone for a while; the only one is not,
-    /// for it is the caller who decides when to ask again.
+    /// Records a transient answer of a host. If there is another host, this one is left alone for a while. If it is the
+    /// only one, the caller decides when to ask again.
     pub(super) fn turned_away(&mut self, host: HostId, item: Option<ItemId>, fault: &Fault, now: Instant) {
         self.serving.remove(host);
         self.turned_away.insert(host);
@@ -26,8 +26,8 @@ impl Dispatcher {
         }
     }
 
-    /// Whether the host is to be left alone because it asked for that. Where all hosts gave transient answers, each is
-    /// asked all the same: the caller wants an answer, and not a pause.
+    /// Whether the host is left alone at its own request. If all hosts gave transient answers, each is asked all the
+    /// same: the caller wants an answer, not a pause.
     pub(super) fn is_told_to_wait(&mut self, host: HostId, now: Instant) -> bool {
         if !self.hosts[host as usize].is_told_to_wait(now) {
             return false;
@@ -48,22 +48,23 @@ impl Dispatcher {
         }
     }
 
-    /// Whether a part of a file was asked for, and it is not known yet whether the host gives out files: further parts
-    /// would only be refused with it, where apt's own method asks once. So it is for each of several hosts; what it costs
-    /// is a round trip before the first file of a host comes in parts.
+    /// Whether a part of a file is in flight and the host has not delivered any file yet. Further parts might only be
+    /// refused as well, where apt's own method asks once. This costs a round trip before the first file of a host comes
+    /// in parts.
     pub(super) fn awaits_first_answer(&self, host: HostId) -> bool {
         let parts = || self.connections.values().filter(|c| c.host == host).flat_map(|c| &c.asked);
         self.limits.caller_retries && !self.serving.contains(host) && parts().any(|asked| !asked.segment.is_whole())
     }
 
-    /// The head of an answer says that the file follows. True where that is news, and connections wait for it.
+    /// Records that the head of an answer announces the file. True if that is new and connections wait for it.
     pub(crate) fn shows_files(&mut self, host: HostId) -> bool {
         let is_news = !self.serving.contains(host);
         self.serving.insert(host);
         is_news && self.limits.caller_retries
     }
 
-    /// A connection could not be opened. The host is given up if there is none to it, and no better host to ask.
+    /// Records a connection that could not be opened. The host is given up if it has no other connection, and no better
+    /// host is left.
     pub(super) fn not_reached(&mut self, host: HostId, fault: &Fault, now: Instant) {
         // A server that limits its connections refuses some of several, but not all.
         if !self.limits.caller_retries || self.connections_begun_to(host) > 0 {

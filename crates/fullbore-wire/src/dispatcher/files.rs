@@ -1,4 +1,4 @@
-//! What becomes of files: right, wrong, mixed up, under another name, or not to be had.
+//! Outcomes of files: right, wrong, mixed up, under another name, or not available.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -7,66 +7,66 @@ use super::Dispatcher;
 use crate::hosts::{Fault, HostId, HostSet};
 use crate::queue::{ItemId, Segment};
 
-/// Times a file may come with wrong bytes before it is given up, whatever hosts are left.
+/// Maximum number of times that a file may arrive with wrong bytes, whatever hosts are left.
 const ATTEMPTS_MAX: u32 = 6;
 
-/// Times that one file may come mixed up with another. After the first the host is asked one by one,
-/// but on each of its connections it may have been asked ahead by then. A guess.
+/// Maximum number of times that a file may arrive mixed up with another. After the first, requests to the host are not
+/// pipelined any more, but each of its connections may have pipelined requests in flight by then. A guess.
 const MIXED_UP_MAX: u32 = 3;
 
-/// The first host of a run: what it does not have, nobody needs to have.
+/// The first host of a run decides: a file that it lacks is not needed.
 const ORIGIN: HostId = 0;
 
-/// What to do about a file whose bytes were wrong.
+/// What to do about a file with wrong bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Remedy {
-    /// Fetch all of it again.
+    /// Fetch the whole file again.
     Whole,
-    /// Fetch again only what did not come from this host.
+    /// Fetch again only the bytes that did not come from this host.
     AllBut(HostId),
-    /// No host is left to try, or too many tries.
+    /// Give the file up: no host is left, or it failed too often.
     GiveUp,
 }
 
-/// Why a file will not come.
+/// A file that was given up, with the reasons.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GivenUp {
     /// Number of the file, chosen by the caller.
     pub item: ItemId,
-    /// Hosts that do not have it or served it wrong.
+    /// Hosts that lack the file or served it wrong.
     pub tried: HostSet,
-    /// Whether every one of them said that it is not there.
+    /// Whether every one of them answered that the file does not exist.
     pub missing: bool,
-    /// What each was last seen to do wrong with this file.
+    /// The last fault of each host with this file.
     pub faults: Vec<(HostId, Fault)>,
 }
 
-/// A file in the hands of the run that is not verified yet.
+/// Faults of a file that is not verified yet.
 #[derive(Debug, Default)]
 pub(super) struct History {
-    /// Times it came complete and wrong.
+    /// Number of times that it arrived complete and wrong.
     attempts: u32,
-    /// Times it came mixed up with another file.
+    /// Number of times that it was mixed up with another file.
     mixed_up: u32,
-    /// Hosts that do not have it.
+    /// Hosts that lack it.
     pub(super) misses: HostSet,
     /// Hosts that failed it in another way.
     pub(super) failed: HostSet,
-    /// Hosts that were not to be asked for it from the beginning.
+    /// Hosts that must not be asked for it from the beginning.
     pub(super) barred: HostSet,
-    /// Hosts that have answered for wrong bytes of it already.
+    /// Hosts that were blamed for wrong bytes of it already.
     pub(super) blamed: HostSet,
-    /// Times it was broken off, per host.
+    /// Number of times that a host broke it off, per host.
     pub(super) troubles: BTreeMap<HostId, u32>,
-    /// Times it was taken over from a host that was silent.
+    /// Number of times that it was taken over from a silent host, per host.
     pub(super) silences: BTreeMap<HostId, u32>,
-    /// The last fault of each host with it, but wrong content before any other.
+    /// The last fault of each host with it; wrong content takes precedence.
     faults: BTreeMap<HostId, Fault>,
 }
 
 impl History {
-    /// Notes a fault of a host with it. That a host has other content under one name stays known when the file is not
-    /// there under another.
+    /// Records a fault of a host with the file. Wrong content under one name stays recorded when the file is missing
+    /// under another name.
     pub(super) fn note(&mut self, host: HostId, fault: &Fault) {
         let worse = self.faults.get(&host).is_some_and(|known| known.is_wrong_content() && !fault.is_wrong_content());
         if !worse {
@@ -74,15 +74,15 @@ impl History {
         }
     }
 
-    /// Hosts that will not bring it.
+    /// Hosts that will not deliver the file.
     pub(super) fn lost(&self) -> HostSet {
         self.misses.union(self.failed).union(self.barred)
     }
 }
 
 impl Dispatcher {
-    /// The file is verified and in place. `sources` are the hosts that served it, `culprits` those
-    /// whose earlier bytes of it were wrong.
+    /// Records that the file is verified and in place. `sources` are the hosts that served it; `culprits` those whose
+    /// earlier bytes were wrong.
     pub fn verified(&mut self, item: ItemId, sources: &[HostId], culprits: &[HostId], now: Instant) {
         self.unfinished_files = self.unfinished_files.saturating_sub(1);
         self.queue.forget(item);
@@ -109,9 +109,9 @@ impl Dispatcher {
         }
     }
 
-    /// All bytes came but the SHA-256 is wrong. `shares` are the hosts that served the file with
-    /// their bytes. What the remedy says is then to be asked for with [`Dispatcher::ask_again`]. What is not
-    /// kept came in vain.
+    /// Decides about a complete file with a wrong SHA-256. `shares` are the hosts that served it, with their numbers of
+    /// bytes. The caller requests the parts of the remedy with [`Dispatcher::ask_again`]. Bytes that are not kept count
+    /// as wasted.
     pub fn mismatch(&mut self, item: ItemId, size: u64, shares: &[(HostId, u64)], now: Instant) -> Remedy {
         let remedy = self.remedy(item, size, shares, now);
         for (host, bytes) in shares.iter().filter(|(host, _)| remedy != Remedy::AllBut(*host)) {
@@ -134,7 +134,7 @@ impl Dispatcher {
             history.failed.insert(*host);
             history.blamed.insert(*host);
             history.note(*host, &Fault::WrongBytes);
-            // With one host only, a second try tells a bad transfer from a bad file.
+            // With only one host, a second try distinguishes a bad transfer from a bad file.
             let retry_same = usable.iter().count() == 1 && history.attempts < 2;
             let lost = if retry_same { history.barred } else { history.lost() };
             for host in lost.iter() {
@@ -145,9 +145,9 @@ impl Dispatcher {
             }
             return Remedy::Whole;
         }
-        // Several hosts: one of them serves the others' parts too, the origin if it can, for it must
-        // have the right bytes; else the one with most of them. If the file is right then, the parts
-        // that changed name the culprit; if not, it is the judge.
+        // Several hosts served it: one of them, the judge, serves the others' parts too. The origin is preferred,
+        // because it must have the right bytes; otherwise it is the host with most of them. If the file is right then,
+        // the changed parts name the culprits. If not, the judge is the culprit.
         let origin = (usable.contains(ORIGIN) && !history.lost().contains(ORIGIN)).then_some(ORIGIN);
         let most = shares.iter().filter(|(host, _)| usable.contains(*host)).max_by_key(|(_, bytes)| *bytes);
         let judge = origin.or(most.map(|(host, _)| *host));
@@ -158,8 +158,8 @@ impl Dispatcher {
         Remedy::AllBut(judge)
     }
 
-    /// The bytes of another file came for this one, so many: its host cannot pipeline. They were right
-    /// otherwise, which is no strike. False when that was said too often: they are wrong then.
+    /// Records that the bytes of another file arrived for this one: the host mixes up pipelined answers. The bytes are
+    /// good, so it is no strike. False if that happened too often: then they count as wrong.
     pub(crate) fn mixed_up(&mut self, item: ItemId, host: HostId, bytes: u64, now: Instant) -> bool {
         let history = self.histories.entry(item).or_default();
         history.mixed_up += 1;
@@ -174,27 +174,27 @@ impl Dispatcher {
         true
     }
 
-    /// The files last asked for from a host, newest last.
+    /// The files last requested from a host, newest last.
     pub(crate) fn recently_asked(&self, host: HostId) -> Vec<ItemId> {
         self.recent[host as usize].iter().copied().collect()
     }
 
-    /// A part is to be fetched again (see [`Remedy`]).
+    /// Queues a part to be fetched again (see [`Remedy`]).
     pub fn ask_again(&mut self, segment: &Segment) {
         self.queue.give_back(segment);
     }
 
-    /// The file is wanted no more (it failed on our side, or was given up).
+    /// Drops a file that is not wanted any more: it failed on our side, or was given up.
     pub fn abandon(&mut self, item: ItemId, now: Instant) {
         self.verified(item, &[], &[], now);
     }
 
-    /// The file has another name that no host was asked for yet.
+    /// Requests the file under another name, from all hosts.
     pub(crate) fn ask_under_other_name(&mut self, item: ItemId) {
         let size = self.queue.size(item);
         self.queue.include_all(item);
         if let Some(History { barred, faults, .. }) = self.histories.remove(&item) {
-            // What came under the first name was a fault of the file, too.
+            // Faults under the first name count as the file's, too.
             self.histories.insert(item, History { barred, faults, ..History::default() });
             for host in barred.iter() {
                 self.queue.exclude(item, size, host);
@@ -227,14 +227,14 @@ impl Dispatcher {
             .collect()
     }
 
-    /// What each host was last seen to do wrong with a file.
+    /// The last fault of each host with a file.
     pub(crate) fn faults_with(&self, item: ItemId) -> Vec<(HostId, Fault)> {
         let history = self.histories.get(&item);
         history.into_iter().flat_map(|history| &history.faults).map(|(host, fault)| (*host, fault.clone())).collect()
     }
 
-    /// A file that waits for one judge ([`Remedy::AllBut`]) which is out by now goes back to all
-    /// hosts that never failed it. Whether there are any.
+    /// If the judge of a file ([`Remedy::AllBut`]) is out by now, allows all hosts that never failed it. False if there
+    /// are none.
     fn readmit(&mut self, item: ItemId, usable: HostSet) -> bool {
         let Some(history) = self.histories.get(&item) else { return false };
         let failed = history.lost();
@@ -249,7 +249,7 @@ impl Dispatcher {
         true
     }
 
-    /// Hosts that are not out nor likely to be soon: those that answer ranges, and those that do not.
+    /// Hosts that are neither out nor likely to be soon: those that serve ranges, and those that do not.
     fn usable_by_ranges(&self) -> (HostSet, HostSet) {
         let (mut with_ranges, mut whole_only) = (HostSet::default(), HostSet::default());
         for id in self.usable().iter() {

@@ -1,4 +1,4 @@
-//! What a connection was asked for and still owes.
+//! The requests in flight on a connection.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -7,15 +7,15 @@ use crate::hosts::HostId;
 use crate::queue::{ItemId, Segment};
 use crate::rate::Rate;
 
-/// A part in flight.
+/// A requested part.
 #[derive(Debug)]
 pub(super) struct InFlight {
     pub(super) tag: u64,
     pub(super) segment: Segment,
     pub(super) received: u64,
-    /// Bytes from here on are somebody else's now.
+    /// Bytes from this offset on were taken over by another connection.
     pub(super) until: u64,
-    /// Its item is one of files that are done with: another may have the same number now.
+    /// Its file belongs to a previous batch: another file may have the same number now.
     pub(super) is_of_before: bool,
 }
 
@@ -32,12 +32,12 @@ impl InFlight {
         self.segment.end - self.at().max(self.until)
     }
 
-    /// Which of the present files it is of.
+    /// Number of the file, if it is of the present batch.
     pub(super) fn item_now(&self) -> Option<ItemId> {
         (!self.is_of_before).then_some(self.segment.item)
     }
 
-    /// What of it did not arrive and is still ours to bring.
+    /// The missing bytes that this connection must still deliver.
     pub(super) fn rest(&self) -> Option<Segment> {
         let empty_file = self.segment.size == 0 && self.until == 0;
         (self.wanted() > 0 || empty_file).then(|| Segment { start: self.at(), end: self.until, ..self.segment.clone() })
@@ -47,28 +47,27 @@ impl InFlight {
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) host: HostId,
-    /// Small files that it owes for the large ones it was given.
+    /// Small files that are due for the large parts that the connection was given.
     pub(super) small_due: f64,
     pub(super) asked: VecDeque<InFlight>,
     pub(super) next_tag: u64,
     pub(super) answered: u64,
-    /// Requests whose answer was what was asked for; refused ones are only answered.
+    /// Number of requests answered as requested; refused ones count in `answered` only.
     pub(super) completed: u64,
-    /// Requests it may be given in all, when it is to find out whether the host's known number
-    /// still holds.
+    /// Limit of requests on this connection, if it tests whether the host's known limit still holds.
     pub(super) explores: Option<u64>,
-    /// Not before this it looks for work to take over again.
+    /// Time before which the connection does not look for work to take over again.
     pub(super) hedge_again: Instant,
     pub(super) rate: Rate,
     pub(super) opened: Instant,
     pub(super) last_byte: Instant,
     pub(super) current: Option<ItemId>,
-    /// It is one to another address than the host's own, to which the host redirects.
+    /// Whether it leads to another address, to which the host redirects.
     pub(super) is_detour: bool,
 }
 
 impl Connection {
-    /// One that was opened just now.
+    /// Creates the state of a newly opened connection.
     pub(super) fn to(host: HostId, now: Instant) -> Connection {
         Connection {
             host,
@@ -87,23 +86,22 @@ impl Connection {
         }
     }
 
-    /// Wanted bytes that were asked for and did not arrive yet.
+    /// Number of wanted bytes that were requested and have not arrived.
     pub(super) fn owed(&self) -> u64 {
         self.asked.iter().map(InFlight::wanted).sum()
     }
 
-    /// Bytes that will arrive although others bring them by now.
+    /// Number of bytes that will arrive although other connections deliver them.
     pub(super) fn unwanted(&self) -> u64 {
         self.asked.iter().map(InFlight::unwanted).sum()
     }
 
-    /// Bytes that will arrive, whether they are wanted or not.
+    /// Number of bytes that will arrive, wanted or not.
     pub(super) fn outstanding(&self) -> u64 {
         self.owed() + self.unwanted()
     }
 
-    /// Bytes that arrive until the last wanted one is there. What is not wanted any more but was asked
-    /// for before it comes first all the same.
+    /// Number of bytes until the last wanted one, including unwanted bytes that were requested before it.
     pub(super) fn until_last_wanted(&self) -> u64 {
         let Some(last) = self.asked.iter().rposition(|asked| asked.rest().is_some()) else { return 0 };
         let before = self.asked.iter().take(last).map(|asked| asked.wanted() + asked.unwanted()).sum::<u64>();

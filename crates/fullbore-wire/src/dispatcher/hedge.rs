@@ -1,4 +1,4 @@
-//! Taking over what a measurably slower connection still owes.
+//! Hedging: takes over parts that a measurably slower connection still owes.
 
 use std::time::{Duration, Instant};
 
@@ -7,93 +7,92 @@ use super::{ConnectionId, DRAIN_BYTES, Dispatcher, Hold, SEGMENT_MIN_BYTES};
 use crate::hosts::HostId;
 use crate::queue::{ItemId, Segment};
 
-/// Silence after which what a connection owes may be asked for elsewhere (hedging). Before a host is asked again that
-/// was silent over the same file it is twice as long, each time: one that needs seconds to begin, as a proxy does that
-/// fetches the file itself, would never bring it otherwise; and that all are silent for good would not be found.
+/// Silence after which a connection's parts may be requested elsewhere. It doubles each time before a host is asked
+/// again that was silent over the same file. Otherwise a host that needs seconds to begin, such as a proxy that fetches
+/// the file itself, would never deliver it. And nobody would notice if all hosts stayed silent.
 pub(super) const SILENCE_UNTIL_HEDGED: Duration = Duration::from_millis(700);
 
-/// The same for the first byte of what a connection was asked for, which it may well bring in a moment, a round trip
-/// left out. A guess: what a server and a busy machine need. Four times as long for each time that the taker brought
-/// nothing of the file.
+/// Patience for the first byte of a connection's requests, beyond a round trip. It may well arrive in a moment. A
+/// guess: what a server and a busy machine need. Four times as long for each time that the taker delivered nothing of
+/// the file.
 const FIRST_BYTE_PATIENCE: Duration = Duration::from_millis(10);
 
-/// The same where its host is known not to be slow.
+/// Patience for the first byte if the host's rate is known.
 const FIRST_BYTE_PATIENCE_KNOWN: Duration = Duration::from_millis(30);
 
-/// Doublings counted: then the limits of silence are long over.
+/// Maximum number of doublings; beyond it the limits of silence are long over.
 const SILENCES_MAX: u32 = 8;
 
 /// Work is taken from a connection only if it is slower than this share of the taker's rate …
 const HEDGE_RATE_SHARE: f64 = 0.67;
 
-/// … and if that ends the wait sooner by at least this much. A guess: below it a busy machine's own delays decide.
+/// … and if that saves at least this time. A guess: below it a busy machine's own delays decide.
 const HEDGE_GAIN_S: f64 = 0.015;
 
-/// A connection that owes something takes more over when what it owes lasts no longer than a round trip and this: so
-/// its pipe stays full, and the other connections of its host get their share.
+/// A busy connection takes work over when its own requests last no longer than a round trip plus this time. So its pipe
+/// stays full, and other connections of its host get their share.
 const HEDGE_READY_S: f64 = 0.01;
 
-/// Least bytes that are cut off from a part; less is taken only if it is the whole rest.
+/// Minimum number of bytes cut off from a part; less is taken only if it is the whole rest.
 const HEDGE_MIN_BYTES: u64 = SEGMENT_MIN_BYTES / 4;
 
-/// A host that was never measured is tried out with one piece. It is taken for a line of 8 Mbit/s, or for one that is
-/// as fast as needed if the other is faster than that.
+/// Assumed rate of a host that was never measured; it is tried with one piece. 8 Mbit/s, or as fast as needed if the
+/// other host is faster.
 const RATE_UNKNOWN_BYTES_PER_S: f64 = 1e6;
 
-/// Least bytes of such a piece where several hosts wait to be tried out and share what there is. A guess: three packets
-/// tell a slow line.
+/// Minimum size of such a piece when several hosts wait to be tried and share the rest. A guess: three packets reveal a
+/// slow line.
 const TRY_MIN_BYTES: u64 = 4 << 10;
 
-/// Share of all planned bytes that may come in vain on connections that work was taken from, and a small sum for
-/// short runs. Below the 5 % (or 1 MB) that a run may receive in excess: what is on its way when it is used up comes
-/// as well.
+/// Share of all planned bytes that may be wasted on connections from which work was taken, and a minimum for short
+/// runs. It is below the 5 % (or 1 MB) that a run may receive in excess, because bytes in flight when it is used up
+/// arrive as well.
 const HEDGE_BUDGET_SHARE: f64 = 0.02;
 const HEDGE_BUDGET_MIN_BYTES: u64 = 512 << 10;
 
-/// Round trips that a new connection costs until its first byte, TLS included.
+/// Round trips that a new connection needs to its first byte, with TLS.
 const RECONNECT_ROUND_TRIPS: f64 = 3.0;
 
-/// Time in which a server sends what is not wanted any more before it notices. A guess.
+/// Time in which a server still sends unwanted bytes before it notices the close. A guess.
 const UNTIL_CUT_S: f64 = 0.02;
 
-/// Unwanted bytes that are always read to their end: what is in flight comes anyway.
+/// Minimum number of unwanted bytes that are read to their end: bytes in flight arrive anyway.
 const DRAIN_MIN_BYTES: u64 = 4 << 10;
 
-/// A connection that found nothing to take over looks again after this; the search passes over
-/// everything in flight.
+/// Interval at which a connection looks again for work to take over. The search visits everything in flight.
 pub(crate) const HEDGE_LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// A part to be taken over.
+/// A part to take over.
 pub(super) struct TakeOver {
-    /// From this connection,
+    /// The connection that loses the part.
     victim: ConnectionId,
-    /// of this request,
+    /// The request on that connection.
     tag: u64,
-    /// what comes from this byte on.
+    /// Offset of the first byte to take over.
     from: u64,
-    /// It has brought nothing for too long.
+    /// The victim has been silent for too long.
     silent: bool,
-    /// It has brought nothing of what was asked for, for too long or a moment.
+    /// The victim has delivered nothing of its requests within the allowed time.
     waited: bool,
-    /// Bytes that come in vain because of it.
+    /// Bytes that will be wasted because of it.
     in_vain: u64,
 }
 
-/// Who would take over.
+/// The connection that would take over, or a new one.
 struct Taker {
-    /// Its connection, if it is open.
+    /// Number of the connection; `None` for one that would be opened.
     id: Option<ConnectionId>,
     host: HostId,
     now: Instant,
-    /// Bytes per second, where they were measured.
+    /// Measured rate in bytes per second.
     measured: Option<f64>,
-    /// Bytes per second that it brings at least: short answers tell no more.
+    /// Lower bound of the rate in bytes per second; short answers show no more.
     at_least: Option<f64>,
-    /// Bytes that it owes itself.
+    /// Number of bytes that it owes itself.
     owed: f64,
     is_busy: bool,
     is_open: bool,
-    /// Where it was measured.
+    /// Measured round trip to its host, in seconds.
     round_trip_s: Option<f64>,
 }
 
@@ -101,16 +100,16 @@ struct Taker {
 struct Victim<'a> {
     id: ConnectionId,
     connection: &'a Connection,
-    /// Bytes per second, 0 if it is silent.
+    /// Rate in bytes per second; 0 if it is silent.
     rate: f64,
     round_trip_s: f64,
-    /// It has brought nothing for too long.
+    /// It has been silent for too long.
     silent: bool,
-    /// It was known to be slower than the taker before.
+    /// It was known before to be slower than the taker.
     is_slow: bool,
-    /// How many times as long as it may be it has brought nothing of what was asked for.
+    /// Time without any byte of its requests, as a multiple of the allowed time.
     times_waited: Option<f64>,
-    /// The taker's bytes per second, or a guess.
+    /// The taker's rate in bytes per second, or a guess.
     my_rate: f64,
     is_guess: bool,
 }
@@ -125,7 +124,7 @@ impl Dispatcher {
             .max_by(f64::total_cmp)
     }
 
-    /// Best known rate of one connection to this host, or of the last one.
+    /// Highest known rate of a connection to this host, or the rate of the last one.
     pub(super) fn host_rate(&self, host: HostId) -> Option<f64> {
         self.connections
             .values()
@@ -135,26 +134,26 @@ impl Dispatcher {
             .or_else(|| self.hosts[host as usize].least_rate())
     }
 
-    /// How many times a file was taken over from this host because nothing of it came.
+    /// Number of times that a file was taken over from this host because it delivered nothing.
     fn silences(&self, asked: &InFlight, host: HostId) -> u32 {
         let history = asked.item_now().and_then(|item| self.histories.get(&item));
         history.and_then(|history| history.silences.get(&host)).copied().unwrap_or(0)
     }
 
-    /// What this connection brings per second as far as is known now.
+    /// Best estimate of this connection's rate now, in bytes per second.
     fn rate_now(&self, connection: &Connection, now: Instant) -> Option<f64> {
         let rtt = self.hosts[connection.host as usize].rtt();
         connection.rate.so_far(rtt, now).or_else(|| self.rate_before(connection))
     }
 
-    /// What was known of it before it was asked for what it owes: its own rate, that of the last one to its host, or
-    /// of others.
+    /// Estimate of the connection's rate before its present requests: its own, that of the last connection to its host,
+    /// or of others.
     fn rate_before(&self, connection: &Connection) -> Option<f64> {
         let before = self.hosts[connection.host as usize].connection_rate();
         connection.rate.average().or(before).or_else(|| self.host_rate(connection.host))
     }
 
-    /// Who would take over: a connection, or a new one to `host`. `None` if it has enough to do, or is silent itself.
+    /// Describes a taker: a connection, or a new one to `host`. `None` if it has enough to do, or is silent itself.
     fn taker(&self, host: HostId, id: Option<ConnectionId>, now: Instant) -> Option<Taker> {
         let mine = id.and_then(|id| self.connections.get(&id));
         let own = mine.filter(|own| own.owes());
@@ -162,7 +161,7 @@ impl Dispatcher {
         let average = mine.and_then(|c| c.rate.average());
         let shown = mine.and_then(|c| c.rate.at_least()).or_else(|| self.host_rate(host));
         let before = self.hosts[host as usize].connection_rate();
-        // Short answers may have shown more than the last connection did.
+        // Short answers may have shown a higher rate than the last connection did.
         let measured = average.or(before.filter(|before| shown.is_none_or(|shown| *before >= shown)));
         let at_least = measured.or(shown);
         let owed = own.map_or(0, Connection::owed) as f64;
@@ -175,8 +174,7 @@ impl Dispatcher {
         Some(Taker { id, host, now, measured, at_least, owed, is_busy, is_open, round_trip_s })
     }
 
-    /// The part whose arrival is furthest off, if `taker` (or a new connection to `host`) would
-    /// have it markedly sooner.
+    /// The part with the greatest gain, if `taker` (or a new connection to `host`) would deliver it markedly sooner.
     pub(super) fn hedge_candidate(&self, host: HostId, taker: Option<ConnectionId>, now: Instant) -> Option<TakeOver> {
         if !self.limits.hedge {
             return None;
@@ -190,7 +188,7 @@ impl Dispatcher {
         best.max_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, take_over)| take_over)
     }
 
-    /// The connections that are markedly slower than the taker is, or silent.
+    /// The connections that are markedly slower than the taker, or silent.
     fn victims<'a>(&'a self, taker: &Taker) -> impl Iterator<Item = Victim<'a>> {
         let (host, id, now, is_busy) = (taker.host, taker.id, taker.now, taker.is_busy);
         let (measured, at_least) = (taker.measured, taker.at_least);
@@ -206,7 +204,7 @@ impl Dispatcher {
                 let rate = if silent { 0.0 } else { self.rate_now(victim, now)? };
                 let enough = rate / HEDGE_RATE_SHARE;
                 let known = measured.or(at_least.filter(|least| *least >= enough));
-                // Without a rate of its own a busy connection is measurably faster than the silent alone.
+                // A busy connection of unknown rate is measurably faster only than a silent one.
                 let may_guess = silent || !is_busy;
                 let my_rate = known.or(may_guess.then_some(RATE_UNKNOWN_BYTES_PER_S.max(enough)))?;
                 let before = self.rate_before(victim);
@@ -234,27 +232,28 @@ impl Dispatcher {
         )
     }
 
-    /// Whether the host is being asked for the file already, where its caller wants to hear of a refusal, and it has
-    /// not served anything yet: asked twice, it would only refuse twice.
+    /// Whether the host is being asked for the file already and has not delivered any file yet, for a caller that wants
+    /// to see a refusal. A second request would only be refused as well.
     fn would_repeat(&self, item: ItemId, host: HostId) -> bool {
         let asks =
             |other: &Connection| other.host == host && other.asked.iter().any(|asked| asked.segment.item == item);
         self.limits.caller_retries && !self.serving.contains(host) && self.connections.values().any(asks)
     }
 
-    /// The rearmost part of a connection that the taker may bring, with the seconds that it gains. A piece of it that is
-    /// about `share` bytes long, if it answers ranges.
+    /// The rearmost part of a connection that the taker may serve, with the seconds gained. If the taker serves ranges,
+    /// it is a piece of about `share` bytes.
     fn rear_part(&self, taker: &Taker, victim: &Victim<'_>, share: u64) -> Option<(f64, TakeOver)> {
         let Victim { connection, rate, my_rate, .. } = victim;
         let ranges = self.hosts[taker.host as usize].answers_ranges();
         let untried = if victim.is_guess { self.untried_hosts(taker.now) } else { 0 };
         let share = if victim.is_guess { HEDGE_MIN_BYTES } else { share };
         let least = if untried > 1 { TRY_MIN_BYTES } else { HEDGE_MIN_BYTES };
-        // A connection that is not open yet costs a round trip more; the way to its host may be as long as the other's.
+        // A connection that must be opened costs a further round trip. The path to its host may be as long as the
+        // victim's.
         let round_trip_s = taker.round_trip_s.unwrap_or(victim.round_trip_s);
         let round_trips = if taker.is_open { 1.0 } else { 2.0 };
         let before_s = round_trips * round_trip_s + taker.owed / my_rate;
-        // Answers come in the order asked for: bytes that nobody wants any more, too.
+        // Answers come in the order of the requests, unwanted bytes included.
         let mut through = connection.outstanding();
         for asked in connection.asked.iter().rev() {
             let wanted = asked.wanted();
@@ -272,17 +271,17 @@ impl Dispatcher {
             }
             let doublings = self.silences(asked, taker.host) * if victim.silent { 1 } else { 2 };
             let times_patience = f64::from(2u32.pow(doublings.min(SILENCES_MAX)));
-            // Who is known to be slow needs no time to show it.
+            // A connection known to be slow gets no time to prove it.
             let is_shown = victim.is_slow && !victim.silent && doublings == 0;
             if !is_shown && victim.times_waited.is_some_and(|times| times <= times_patience) {
                 continue;
             }
             let from = if ranges {
-                // So that both end at the same time.
+                // Choose the size so that both end at the same time.
                 let bytes = ((theirs_s - before_s).max(0.0) / (1.0 / my_rate + 1.0 / rate.max(1.0))) as u64;
-                // A file with which the taker's host was silent itself is not cut up further.
+                // A file over which the taker's host was silent itself is not split further.
                 let bytes = if doublings == 0 { bytes.min(share) } else { wanted };
-                // Each of those that wait to be tried out gets a part, and so does the one that has it.
+                // Each untried host gets a part, and the victim keeps one.
                 let bytes = if untried > 1 { bytes.min((wanted / (untried + 1)).max(least)) } else { bytes };
                 let is_all = bytes + least > wanted;
                 if is_all { asked.at() } else { asked.until - bytes.max(1) }
@@ -312,7 +311,7 @@ impl Dispatcher {
         None
     }
 
-    /// Hosts that may be asked, were never measured, and have nothing to bring now.
+    /// Number of hosts that may be asked, were never measured, and have no requests in flight.
     fn untried_hosts(&self, now: Instant) -> u64 {
         let is_untried = |host: HostId| {
             let seen = &self.hosts[host as usize];
@@ -323,7 +322,7 @@ impl Dispatcher {
         (0..self.hosts.len() as HostId).filter(|host| is_untried(*host)).count() as u64
     }
 
-    /// Whether a connection to another host will be done with what it owes and have brought these bytes before the taker.
+    /// Whether a connection to a third host would finish its requests and deliver these bytes before the taker.
     fn is_sooner_elsewhere(&self, taker: &Taker, victim: &Victim<'_>, item: ItemId, bytes: f64, mine_s: f64) -> bool {
         let excluded = self.queue.excluded(item);
         let is_silent = |other: &Connection| other.owes() && other.silent_for(taker.now) > SILENCE_UNTIL_HEDGED;
@@ -347,9 +346,9 @@ impl Dispatcher {
         ((self.planned_bytes as f64 * HEDGE_BUDGET_SHARE) as u64).max(HEDGE_BUDGET_MIN_BYTES)
     }
 
-    /// How many more bytes come in vain on a connection when so many are taken from it: what is read to its end anyway.
-    /// Where it still owes something, it goes on, and its server has sent more by the time that it is cut; all the more
-    /// if the taker does not have some of what it took, which then comes last.
+    /// Additional bytes wasted if `bytes` are taken from a connection: those that are read to their end anyway. A
+    /// connection that owes more continues, and its server sends more until it is cut; all the more if the taker lacks
+    /// some of the files, whose bytes then come last.
     fn more_waste(&self, connection: &Connection, rate_bytes_per_s: f64, bytes: u64, taker: HostId) -> u64 {
         let totals = &self.hosts[taker as usize].totals;
         let misses = totals.missing as f64 / totals.requests.max(1) as f64;
@@ -359,15 +358,15 @@ impl Dispatcher {
         (unwanted + bytes).min(most) - unwanted.min(most)
     }
 
-    /// Unwanted bytes that are read to their end rather than closing a connection that owes nothing else: what comes
-    /// in the time that a new one costs, but at most [`DRAIN_BYTES`].
+    /// Maximum number of unwanted bytes to read in order to keep a connection that owes nothing else: those that arrive
+    /// while a new connection would be opened, at most [`DRAIN_BYTES`].
     pub(super) fn drain_bytes(&self, connection: &Connection, rate_bytes_per_s: Option<f64>) -> u64 {
         let rtt_s = self.hosts[connection.host as usize].rtt().as_secs_f64();
         let by_rate = rate_bytes_per_s.map_or(DRAIN_BYTES, |rate| (rate * RECONNECT_ROUND_TRIPS * rtt_s) as u64);
         by_rate.clamp(DRAIN_MIN_BYTES, DRAIN_BYTES)
     }
 
-    /// Counts the time in which an idle connection finds nothing to do while one slower host owes all that is left.
+    /// Counts the time in which an idle connection has no work while one slower host owes everything that is left.
     fn note_wait(&mut self, id: ConnectionId, now: Instant) {
         let since = self.last_wait.replace(now).map(|before| now.saturating_duration_since(before));
         let Some(waited) = since.filter(|since| *since <= 4 * HEDGE_LOOK_EVERY) else { return };
@@ -405,7 +404,7 @@ impl Dispatcher {
             // An empty file has no part to cut off: it leaves the slow connection altogether.
             victim.asked.remove(place);
         }
-        // It is to notice that nothing is wanted of it any more.
+        // The victim should notice that nothing is wanted of it any more.
         self.has_news |= victim.owed() == 0;
         let victim_host = victim.host;
         self.hosts[victim_host as usize].totals.hedged += 1;

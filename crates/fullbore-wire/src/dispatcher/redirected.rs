@@ -1,9 +1,9 @@
-//! Files that a host sends from another address: redirected one by one.
+//! Files that a host redirects one by one to another address.
 //!
-//! The request leaves the connection on which it was answered with the redirect, and waits until a connection to
-//! that address takes it over. It stays the host's: bytes, faults and silence there count as its own. But while it
-//! waits it is no more than promised: another host that has nothing else to do takes it, and it is forgotten when
-//! its host is to be left alone, for the address may not be good any more afterwards.
+//! A redirected request leaves the connection that answered it, and waits until a connection to the new address takes
+//! it over. It still counts for the host: bytes, faults and silence there are the host's. While it waits, it is only
+//! reserved: another host that is idle may take it. If its host must be left alone, the request goes back to the queue,
+//! because the address may expire meanwhile.
 
 use std::time::Instant;
 
@@ -12,16 +12,16 @@ use super::{ConnectionId, Dispatcher};
 use crate::hosts::{Fault, HostId};
 use crate::queue::{Segment, WantedFile};
 
-/// Names a request that waits for a connection to its new address; never used twice.
+/// Names a request that waits for a connection to its new address; unique within a run.
 pub type Ticket = u64;
 
-/// Requests of one host that may wait so, and their bytes. Enough that no connection there is ever idle, and few
-/// enough that an address which is good for a minute is still good when its turn comes. A guess.
+/// Maximum number of waiting requests per host, and of their bytes. Enough to keep every connection busy; few enough
+/// that an address that is valid for a minute has not expired when its turn comes. A guess.
 const DETOURS_MAX: usize = 32;
 const DETOUR_BYTES_MAX: u64 = 32 << 20;
 
 impl Dispatcher {
-    /// The answer is that the part is at another address. `None` if nobody wants it any more, or not from this host.
+    /// Records that a part is at another address. `None` if it is not wanted any more, or not from this host.
     pub(crate) fn detour(&mut self, id: ConnectionId, tag: u64, now: Instant) -> Option<Ticket> {
         let connection = self.connections.get_mut(&id)?;
         connection.answered += 1;
@@ -40,13 +40,12 @@ impl Dispatcher {
         Some(ticket)
     }
 
-    /// A connection to an address to which this host redirects is open.
+    /// Registers a connection to an address to which this host redirects.
     pub(crate) fn opened_detour(&mut self, host: HostId, now: Instant) -> ConnectionId {
         self.add_connection(Connection { is_detour: true, ..Connection::to(host, now) })
     }
 
-    /// The part is asked for on this connection now; the tag names it from here on. `None` if nobody wants it
-    /// any more.
+    /// Moves a waiting request to this connection and returns its new tag. `None` if the part is not wanted any more.
     pub(crate) fn take_detour(&mut self, ticket: Ticket, id: ConnectionId, now: Instant) -> Option<u64> {
         let (host, mut asked) = self.detours.remove(&ticket)?;
         asked.rest()?;
@@ -66,12 +65,12 @@ impl Dispatcher {
         Some(tag)
     }
 
-    /// Whether the part is still to be asked for at its address.
+    /// Whether the request still waits for its new address.
     pub(crate) fn awaits_detour(&self, ticket: Ticket) -> bool {
         self.detours.get(&ticket).is_some_and(|(_, asked)| asked.rest().is_some())
     }
 
-    /// What waits of this host goes back to the queue.
+    /// Returns the waiting requests of this host to the queue.
     pub(super) fn take_back_detours(&mut self, host: HostId, now: Instant) {
         let own = self.detours.iter().filter(|(_, (of, _))| *of == host).map(|(ticket, _)| *ticket);
         for ticket in own.collect::<Vec<Ticket>>() {
@@ -81,8 +80,7 @@ impl Dispatcher {
         }
     }
 
-    /// A part that waits for an address to which another host redirects, the last that would be asked for there, and
-    /// that this host may be asked for instead.
+    /// A waiting request of another host that this host may serve instead: the one whose turn would come last.
     pub(super) fn waiting_elsewhere(&self, host: HostId) -> Option<Ticket> {
         let ranges = self.hosts[host as usize].answers_ranges();
         let is_for_us = |part: Segment| (ranges || part.is_whole()) && !self.queue.excluded(part.item).contains(host);
@@ -90,7 +88,7 @@ impl Dispatcher {
         of_others.filter(|(_, (_, asked))| asked.rest().is_some_and(is_for_us)).map(|(ticket, _)| *ticket).next()
     }
 
-    /// Such a part.
+    /// Takes such a part over.
     pub(super) fn take_from_detours(&mut self, wanted: &WantedFile, now: Instant) -> Option<Segment> {
         let ticket = self.waiting_elsewhere(wanted.host)?;
         let (_, asked) = self.detours.remove(&ticket)?;
@@ -98,14 +96,14 @@ impl Dispatcher {
         self.queue.take(wanted)
     }
 
-    /// The address cannot be reached.
+    /// Records that the new address cannot be reached.
     pub(crate) fn lost_detour(&mut self, ticket: Ticket, fault: &Fault, now: Instant) {
         if let Some((host, asked)) = self.detours.remove(&ticket) {
             self.settle(host, &asked, fault, now);
         }
     }
 
-    /// Whether so much waits already that the host is asked for nothing more.
+    /// Whether enough requests wait already, so that the host gets no more.
     pub(super) fn has_enough_detours(&self, host: HostId) -> bool {
         let own = || self.detours.values().filter(move |(of, _)| *of == host);
         own().count() >= DETOURS_MAX || own().map(|(_, asked)| asked.wanted()).sum::<u64>() >= DETOUR_BYTES_MAX

@@ -1,12 +1,13 @@
-//! How many bytes all sockets of a run may hold together: about a second of what the path carries.
+//! A budget for the bytes in all sockets of a run: about as many as the path carries in a second.
 //!
-//! What is in a socket cannot be held back, given to another connection, or counted as stalled or not; on an uplink of
-//! 400 kbit/s the first windows of 64 connections alone are a quarter of a minute. So bytes are written under a
-//! budget: a floor that is a second of such an uplink, and as much as was delivered in a second where that is more. It
-//! grows fourfold a round, which is twice as fast as TCP's slow start does. A machine without a clock: time comes in.
+//! Bytes in a socket cannot be held back or moved to another connection, and nobody can tell whether they are stalled.
+//! On an uplink of 400 kbit/s, the initial windows of 64 connections alone take a quarter of a minute. So bytes are
+//! written under a budget. It is at least one second of such an uplink, and otherwise the bytes delivered within a
+//! second. It grows up to fourfold per round, twice as fast as TCP's slow start. Time is an argument; there is no clock
+//! here.
 //!
-//! A connection may be granted what TCP sends at once although the budget has no room for it: bytes that are on the path
-//! in the next moment. They count all the same, so that the connection has nothing beside them that waits.
+//! A connection may be granted what TCP sends at once even if the budget has no room, because those bytes are on the
+//! path the next moment. They count all the same, so that the connection has no further bytes waiting beside them.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,40 +15,40 @@ use std::time::{Duration, Instant};
 
 use super::memory::Memory;
 
-/// What may always be held: a second of 400 kbit/s, and ten requests of small objects.
+/// Minimum budget: one second of 400 kbit/s, and ten requests of small objects.
 const FLOOR_BYTES: u64 = 48 << 10;
 
-/// Time that bytes may be held for.
+/// Time for which bytes may be held.
 const HELD_FOR: Duration = Duration::from_secs(1);
 
-/// Another request is begun while those before it need no longer than this. TCP sends again what is not acknowledged in
-/// 200 ms on a connection that has not met the queue yet (Linux, `TCP_RTO_MIN`), and spends a slow link on copies.
+/// A further request is started while earlier ones need no longer than this. On a connection that has not met the queue
+/// yet, Linux retransmits unacknowledged bytes after 200 ms (`TCP_RTO_MIN`), and wastes a slow link on copies.
 const QUEUED_FOR: Duration = Duration::from_millis(200);
 
-/// Another one is begun in any case beside so much: a request or two of small objects; and half the floor as long as no
-/// round was large enough to tell a slow path.
+/// A further request is started in any case beside this number of bytes: a request or two of small objects. While no
+/// round was large enough to reveal a slow path, half the minimum budget applies.
 const BESIDE_BYTES: u64 = 8 << 10;
 
-/// Bytes of a round that tell how fast the path is, not how much there was to send.
+/// Bytes of a round from which on its rate is the path's, not the sender's.
 const TELLING_BYTES: u64 = 16 << 10;
 
-/// Growth of the budget in a round at most: one round may be measured wrongly by a burst of acknowledgements.
+/// Maximum growth of the budget in a round: a burst of acknowledgements may distort one round.
 const GROWTH: u64 = 4;
 
-/// Rounds whose best rate counts, and the age of those that are forgotten: paths become slow.
+/// Number of rounds whose best rate counts, and the age at which a round is forgotten: paths may become slow.
 const ROUNDS: usize = 4;
 const REMEMBERED_FOR: Duration = Duration::from_secs(2);
 
-/// A round is taken to last as long as this: sockets are observed every 10 ms ([`super::connection`]), so that what two
-/// readings see may be that of a moment.
+/// Minimum duration assumed for a round. Sockets are observed every 10 ms ([`super::connection`]), so the progress
+/// between two readings may have happened in a moment.
 const ROUND_LEAST: Duration = Duration::from_millis(20);
 
-/// Bytes that are worth a write, where more are to go; and where TCP would send them at once: a window may be as small as
-/// a segment.
+/// Minimum size of a write, if more bytes are to be sent; a smaller minimum applies where TCP would send at once, since
+/// a window may be as small as a segment.
 const WRITE_LEAST: u64 = 4 << 10;
 const WRITE_FREE_LEAST: u64 = 1 << 10;
 
-/// What all sockets of a run share: the budget, the buffers that are read into, and the moments at which they are observed.
+/// State shared by all sockets of a run: the budget, the read buffers, and the times at which they are observed.
 #[derive(Debug)]
 pub struct Sockets {
     begun: Instant,
@@ -56,13 +57,13 @@ pub struct Sockets {
 }
 
 impl Sockets {
-    /// No sockets yet. Buffers that are not in use are kept for this number of bytes.
+    /// Creates the state. Idle read buffers of up to `kept_bytes` in total are kept.
     pub fn new(kept_bytes: usize) -> Sockets {
         Sockets { begun: Instant::now(), budget: Budget::default(), memory: Memory::new(kept_bytes) }
     }
 
-    /// Time until the next of the moments, `every` apart, at which all sockets are observed: moments of each socket's own
-    /// would wake the process for each.
+    /// Time until the next observation of all sockets, at multiples of `every`. Separate times per socket would wake
+    /// the process for each.
     pub(super) fn until_refresh(&self, every: Duration, now: Instant) -> Duration {
         let passed = now.saturating_duration_since(self.begun).as_nanos() % every.as_nanos().max(1);
         every.saturating_sub(Duration::from_nanos(passed as u64))
@@ -75,25 +76,25 @@ pub(super) struct Budget(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
-    /// Written, or about to be, and not known to be delivered.
+    /// Bytes written, or about to be, that are not known to be delivered.
     held: u64,
     delivered: u64,
     allowed: u64,
     round: Option<Round>,
-    /// The ends of the last rounds, and their bytes per second.
+    /// Ends of the last rounds, with their rates in bytes per second.
     rates: VecDeque<(Instant, f64)>,
-    /// The smallest round trip of all connections.
+    /// Smallest round trip of all connections.
     round_trip: Option<Duration>,
-    /// A round was large enough.
+    /// Whether a round was large enough to measure the path.
     is_told: bool,
 }
 
-/// A time in which as much as was held at its beginning was delivered, whoever held it; or twice the time that it may
-/// take.
+/// A period in which as many bytes were delivered as were held at its start, by whatever connection. It ends early
+/// after twice the time that bytes may be held.
 #[derive(Debug, Clone, Copy)]
 struct Round {
     begun: Instant,
-    /// `delivered` at its beginning.
+    /// `delivered` at its start.
     from: u64,
     /// `delivered` at its end.
     to: u64,
@@ -112,8 +113,8 @@ impl Budget {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes up to `wanted` bytes of it for a write that follows at once; zero when it is not worth one. `free` of them are
-    /// granted in any case.
+    /// Reserves up to `wanted` bytes for a write that follows at once; zero when the rest is not worth a write. `free`
+    /// bytes are granted in any case.
     pub(super) fn reserve(&self, wanted: u64, free: u64, now: Instant) -> u64 {
         let mut state = self.state();
         let room = state.allowed.saturating_sub(state.held).max(free);
@@ -128,7 +129,7 @@ impl Budget {
         granted
     }
 
-    /// Gives back what was not written, or went with a connection.
+    /// Returns bytes that were not written, or were lost with a connection.
     pub(super) fn give_back(&self, bytes: u64) {
         if bytes == 0 {
             return;
@@ -145,7 +146,7 @@ impl Budget {
         }
     }
 
-    /// Bytes have come to the other end.
+    /// Records bytes that the other end has acknowledged.
     pub(super) fn delivered(&self, bytes: u64, now: Instant) {
         let mut state = self.state();
         state.held = state.held.saturating_sub(bytes);
@@ -164,19 +165,19 @@ impl Budget {
         }
     }
 
-    /// A round trip on the path.
+    /// Records a round trip of the path.
     pub(super) fn round_trip(&self, time: Duration) {
         let mut state = self.state();
         state.round_trip = Some(state.round_trip.map_or(time, |known| known.min(time)));
     }
 
-    /// Whether another request may be begun: those that are come first.
+    /// Whether a further request may be started: the remaining bytes of started requests come first.
     pub(super) fn has_room(&self) -> bool {
         let state = self.state();
         state.held < state.beside()
     }
 
-    /// Whether anything was delivered yet.
+    /// Whether any bytes were delivered yet.
     pub(crate) fn is_measured(&self) -> bool {
         !self.state().rates.is_empty()
     }
@@ -187,17 +188,17 @@ impl State {
         self.round = Some(Round { begun: now, from: self.delivered, to: self.delivered + self.held });
     }
 
-    /// A path longer than half a second needs two round trips' worth to grow.
+    /// A path longer than half a second needs two round trips' worth of bytes to grow.
     fn held_for(&self) -> Duration {
         HELD_FOR.max(2 * self.round_trip.unwrap_or_default())
     }
 
-    /// The rate of the best round that counts, bytes per second.
+    /// Rate of the best recent round, in bytes per second.
     fn best(&self) -> f64 {
         self.rates.iter().map(|(_, rate)| *rate).fold(0.0, f64::max)
     }
 
-    /// What others may hold when a request is begun.
+    /// Number of bytes that may be held when a further request is started.
     fn beside(&self) -> u64 {
         let time = QUEUED_FOR.max(2 * self.round_trip.unwrap_or_default());
         let worth = (self.best() * time.as_secs_f64()) as u64;

@@ -1,8 +1,8 @@
-//! One connection: takes requests from the queue, writes them, and gives their answers to the senders.
+//! One connection: takes requests from the queue, writes them, and returns the answers to the senders.
 //!
-//! The head of a request is made when it is written, so that a signature is of that moment however long the request
-//! waited. Bodies from a source are read piece by piece as the socket takes them. The kernel's counters tell which
-//! requests have arrived at the server, and whether anything moves.
+//! The head of a request is built when it is written, so that a signature is fresh however long the request waited.
+//! Bodies from a source are read piece by piece as the socket accepts them. The kernel's counters tell which requests
+//! have arrived at the server, and whether the connection makes progress.
 
 mod answers;
 mod health;
@@ -25,23 +25,23 @@ use in_flight::InFlight;
 use source::{SourceBody, piece};
 use writing::{Wakeup, WriteAllowance, Writer, is_burst};
 
-/// Bytes of requests in the protocol machine that are not written yet.
+/// Maximum number of bytes in the protocol machine that are not written yet.
 pub(super) const OUTGOING_BYTES: usize = 512 << 10;
 
-/// How often the kernel's counters are read while an observed request is in flight or another one waits for room in the
-/// sockets, while the kernel has bytes of ours, and otherwise.
+/// Intervals at which the kernel's counters are read. The first applies while an observed request is in flight, or a
+/// request waits for room in the sockets; the second while the kernel holds bytes of ours; the third otherwise.
 const REFRESH_OBSERVED: Duration = Duration::from_millis(10);
 const REFRESH_SENDING: Duration = Duration::from_millis(100);
 const REFRESH_WAITING: Duration = Duration::from_millis(500);
 
-/// How a connection ended.
+/// Why a connection ended.
 #[derive(Debug)]
 pub(super) enum CloseReason {
-    /// Between answers, or idle.
+    /// The server closed it between answers, or while idle.
     Clean,
-    /// Something broke.
+    /// The connection failed.
     Broken(String),
-    /// Nothing moved for too long.
+    /// The connection made no progress for too long.
     Stalled(String),
 }
 
@@ -51,24 +51,24 @@ pub(super) struct Connection<'a, S: Service> {
     connected: Connected,
     http: Http1,
     in_flight: VecDeque<InFlight<S>>,
-    /// Requests in flight that are not small, and that are observed.
+    /// Number of requests in flight that are not small, and are observed.
     large: usize,
     observed: usize,
     source_body: Option<SourceBody>,
-    /// Bytes that the protocol machine has had in all.
+    /// Total of bytes queued in the protocol machine so far.
     queued_bytes: u64,
     tags: u64,
     answers: u64,
     last_answer: Instant,
-    /// TCP's acknowledged and received bytes, and when they last grew.
+    /// Sum of TCP's acknowledged and received bytes, and the time when it last grew.
     progress: (u64, Instant),
-    /// When that was last checked.
+    /// Time of the last check for progress.
     checked: Instant,
     info: TcpInfo,
-    /// Bytes read from the socket.
+    /// Number of bytes read from the socket.
     received_bytes: u64,
     allowance: Allowance,
-    /// Time that the limit on the rate has held the present request back.
+    /// Time for which the rate limit has held the present request back.
     limited: Duration,
     writer: Writer,
     /// Bytes of ours that count in the budget: written, and not known to be at the server.
@@ -102,7 +102,7 @@ impl<'a, S: Service> Connection<'a, S> {
         }
     }
 
-    /// Serves until the connection ends; whether it had nothing in flight then.
+    /// Serves until the connection ends. Returns the reason, and whether nothing was in flight.
     pub(super) async fn run(mut self) -> (CloseReason, bool) {
         let mut inbox = self.shared.options.sockets.memory.inbox();
         let ended = loop {
@@ -129,7 +129,7 @@ impl<'a, S: Service> Connection<'a, S> {
                 }
                 Err(error) => break self.broken(&error.to_string()),
             }
-            // Something may move all the time, and nothing come of it.
+            // There may be progress all the time without a result.
             if is_due && let Some(ended) = self.check() {
                 break ended;
             }
@@ -139,7 +139,7 @@ impl<'a, S: Service> Connection<'a, S> {
         (ended, was_idle)
     }
 
-    /// What was not answered is sent again elsewhere, or its senders are told.
+    /// Handles unanswered requests: they are sent again on another connection, or their senders get an error.
     fn end(mut self, ended: &CloseReason) {
         let Shared { queue, options, .. } = &**self.shared;
         options.sockets.budget.give_back(self.unconfirmed);
@@ -167,7 +167,7 @@ impl<'a, S: Service> Connection<'a, S> {
         !self.http.is_closing() && Arc::ptr_eq(&self.server, &self.shared.service.server())
     }
 
-    /// Takes requests, as many as there may be; gives the time before which there may be none.
+    /// Starts as many requests as allowed. Returns a time before which no further one may be started, if there is one.
     fn start_requests(&mut self) -> Result<Option<Instant>, String> {
         self.read_source();
         while self.has_room() && self.is_usable() {
@@ -183,7 +183,7 @@ impl<'a, S: Service> Connection<'a, S> {
         Ok(None)
     }
 
-    /// Whether another request may be started.
+    /// Whether a further request may be started.
     fn has_room(&mut self) -> bool {
         let ahead = self.http.outgoing().len() as u64;
         self.source_body.is_none() && self.http.free_slots() > 0 && ahead < self.shared.service.ahead_bytes()
@@ -194,7 +194,7 @@ impl<'a, S: Service> Connection<'a, S> {
         self.tags += 1;
         let tag = self.tags;
         if self.in_flight.is_empty() {
-            // Silence until now was nobody's fault.
+            // The silence until now was nobody's fault.
             self.progress.1 = now;
             if is_burst(&self.info, now.saturating_duration_since(self.last_answer)) {
                 self.connected.tcp.pace();
@@ -229,14 +229,14 @@ impl<'a, S: Service> Connection<'a, S> {
         Ok(())
     }
 
-    /// Counts a request in flight, or discounts it (-1).
+    /// Counts a request in flight, or removes it from the count (`by` is -1).
     fn count(&mut self, request: &Request<S>, by: isize) {
         let add = |count: usize, is: bool| if is { count.saturating_add_signed(by) } else { count };
         self.large = add(self.large, !request.is_small());
         self.observed = add(self.observed, request.length >= self.shared.options.observed_bytes);
     }
 
-    /// Waits for something to do. No request may be started before this time.
+    /// Waits for an event. No request may be started before `not_before`.
     async fn wait(&mut self, not_before: Option<Instant>) -> io::Result<Wakeup> {
         let now = Instant::now();
         let Shared { queue, options, service } = &**self.shared;
@@ -287,12 +287,12 @@ impl<'a, S: Service> Connection<'a, S> {
         Ok(wakeup)
     }
 
-    /// Bytes that the stream has taken, among all that the protocol machine has had.
+    /// Bytes that the stream has accepted, of all that were queued in the protocol machine.
     fn written(&mut self) -> u64 {
         self.queued_bytes - self.writer.waiting(&mut self.http)
     }
 
-    /// Notes which requests have left us.
+    /// Records which requests have been written completely.
     fn note_written(&mut self) {
         let (written, now) = (self.written(), Instant::now());
         let not_noted = self.in_flight.iter_mut().rev().take_while(|in_flight| in_flight.written.is_none());

@@ -1,56 +1,56 @@
-//! What is measured of connections and requests.
+//! Measurements of connections and requests.
 
 use std::time::{Duration, Instant};
 
 use crate::tcp_info::TcpInfo;
 
-/// A measured fact about requests or connections.
+/// A measurement of a request or a connection.
 #[derive(Debug, Clone, Copy)]
 pub enum Measurement<'a> {
-    /// A connection was opened then.
+    /// A connection was opened at this time.
     ConnectionOpened(Instant),
-    /// A connection that was opened then has ended.
+    /// A connection that was opened at this time has ended.
     ConnectionClosed(Instant),
-    /// What a connection does from now on.
+    /// The activity of a connection changed.
     Activity(Activity),
     /// Bytes arrived from the server.
     Received(usize),
-    /// The kernel's counters of a connection, before and now.
+    /// The kernel's counters of a connection: previous and present reading.
     Counters(&'a TcpInfo, &'a TcpInfo),
-    /// A request was answered.
+    /// A request was answered, with its timing.
     Answered(&'a RequestTiming),
-    /// A connection was not given a request for this time, because others fill the path.
+    /// For this time a connection was given no request, because others filled the path.
     WaitedForRoom(Duration),
-    /// The server is given up.
+    /// The server was given up.
     GivenUp,
 }
 
-/// What a connection does at the moment.
+/// Present activity of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activity {
-    /// Nothing is requested.
+    /// No request is in flight.
     Idle,
-    /// Bytes are on the path.
+    /// Bytes are on the network path.
     Network,
-    /// The server has the whole request, and has not begun to answer.
+    /// The server has the whole request and has not begun to answer.
     Server,
 }
 
-/// One answer as its connection measured it.
+/// Timing of one answer, as its connection measured it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RequestTiming {
     /// Size of the request's body, in bytes.
     pub sent_bytes: u64,
     /// Size of the answer's body, in bytes.
     pub received_bytes: u64,
-    /// From the request, or the answer before it, to the end of the answer.
+    /// Time from the start of the request, or the end of the answer before it, to the end of the answer.
     pub total: Duration,
-    /// Part of it from the arrival of the request to the beginning of the answer.
+    /// Part of `total` from the arrival of the request at the server to the start of the answer.
     pub server_latency: Duration,
-    /// Part of it from the beginning of the answer to its end.
+    /// Part of `total` from the start of the answer to its end.
     pub receiving: Duration,
-    /// Part of it in which the limit on the rate held bytes back.
+    /// Part of `total` in which the rate limit held bytes back.
     pub limited: Duration,
-    /// The smallest round trip of the connection so far.
+    /// Smallest round trip of the connection so far.
     pub round_trip: Option<Duration>,
 }

@@ -1,38 +1,38 @@
-//! Memory that was read into, used again when the reader of the data has dropped it: memory that is given back to the
-//! kernel returns page by page, each at the cost of a fault and of zeros that nobody reads (measured: a get of 1 GB on
-//! loopback, a twelfth of the client's processor time).
+//! Read buffers that are reused when the reader of the data has dropped them. Memory returned to the kernel comes back
+//! page by page, each at the cost of a page fault and of zeroing. That took a twelfth of the client's processor time
+//! (measured: a get of 1 GB on loopback).
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
 use bytes::BytesMut;
 
-/// Bytes read from a socket at once.
+/// Number of bytes read from a socket at once.
 pub(super) const READ_BYTES: usize = 256 << 10;
 
-/// Below this much room memory is left for other memory.
+/// Minimum room in a buffer; below it, another buffer is used.
 const LEAST_ROOM: usize = 16 << 10;
 
-/// Memory that was read into, in the order in which it was full. Some of it is still with the reader of the data.
+/// Buffers in the order in which they were filled. Readers of the data still use some of them.
 #[derive(Debug)]
 pub(super) struct Memory {
     kept: Mutex<VecDeque<BytesMut>>,
-    /// Pieces that are kept.
+    /// Maximum number of buffers kept.
     most: usize,
 }
 
 impl Memory {
-    /// None yet; `kept_bytes` of it will be kept.
+    /// Creates an empty list that keeps up to `kept_bytes`.
     pub(super) fn new(kept_bytes: usize) -> Memory {
         Memory { kept: Mutex::default(), most: kept_bytes / READ_BYTES }
     }
 
-    /// Room for the first read of a connection.
+    /// A buffer for the first read of a connection.
     pub(super) fn inbox(&self) -> BytesMut {
         self.take(READ_BYTES)
     }
 
-    /// Gives `inbox` room for another read, if it has little left. What is in it stays.
+    /// Makes room in `inbox` for another read, if it has little left. Its content stays.
     pub(crate) fn make_room(&self, inbox: &mut BytesMut) {
         if inbox.capacity() - inbox.len() >= LEAST_ROOM {
             return;

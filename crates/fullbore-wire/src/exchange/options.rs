@@ -1,4 +1,4 @@
-//! What an exchange client does, and within which bounds.
+//! Options and limits of an exchange client.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,58 +7,59 @@ use super::budget::Sockets;
 use crate::connect::ConnectOptions;
 use crate::rate_limit::RateLimit;
 
-/// What a client does, and within which bounds.
+/// Options and limits of a client.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// How the client opens connections: TLS, time limits, sockets.
     pub connect: ConnectOptions,
     /// Maximum number of open connections to the server.
     pub connections: usize,
-    /// Requests on one connection before the first is answered.
+    /// Maximum number of unanswered requests on one connection.
     pub depth: usize,
-    /// When a request may follow another one that is not answered yet.
+    /// When requests may be pipelined on a connection.
     pub pipelining: Pipelining,
-    /// Time without any progress until a connection is given up.
+    /// Time without progress after which a connection is given up.
     pub stall_timeout: Duration,
     /// Idle time after which a connection is closed, before the server closes it.
     pub idle_timeout: Duration,
-    /// Wait between attempts to connect; each is twice as long.
+    /// Time between the first two attempts to connect; it doubles with each further attempt.
     pub connect_backoff: Duration,
     /// How many broken connections the client tolerates.
     pub tolerance: Tolerance,
-    /// Requests with bodies of this size have their progress observed with each write; for others a round trip is
-    /// assumed.
+    /// Requests with bodies of at least this size are observed with each write. For others, the client assumes one
+    /// round trip.
     pub observed_bytes: u64,
-    /// Bytes per second that are sent over all connections.
+    /// Limit of sent bytes per second over all connections.
     pub limit: Option<Arc<RateLimit>>,
-    /// Bytes per second that are received over all connections.
+    /// Limit of received bytes per second over all connections.
     pub receive_limit: Option<Arc<RateLimit>>,
-    /// The sockets that share a budget.
+    /// Budget that is shared with other sockets.
     pub sockets: Arc<Sockets>,
 }
 
-/// When a request may follow another one on a connection.
+/// When requests may be pipelined on a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pipelining {
-    /// Small ones, once all connections are busy and [`Client::pipeline`] has allowed it. A request is started only while
-    /// those before it do not fill the path.
+    /// Only small requests, once all connections are busy and [`Client::pipeline`](super::Client::pipeline) has allowed it. A request is started
+    /// only while earlier ones do not fill the path.
     Small,
-    /// Always. The bytes in flight are bounded by the caller. What TCP can send at once is not held back: the first
+    /// Always. The caller bounds the bytes in flight. Bytes that TCP can send at once are not held back: the first
     /// flight of each connection counts.
     Always,
 }
 
-/// What follows broken connections, and when the server is given up.
+/// How the client reacts to broken connections, and when it gives the server up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tolerance {
-    /// The requests fail; a server without any connection is given up after a time.
+    /// Unanswered requests fail. A server without any connection is given up after a time.
     Time {
-        /// Before its first answer.
+        /// That time before the server's first answer.
         first: Duration,
-        /// Later: servers are restarted.
+        /// That time afterwards: servers may be restarted.
         later: Duration,
     },
-    /// The requests are sent again; a server is given up after this number of connections in a row without an answer. One
-    /// that stalls, or does not complete a connection within its limit, is given up at once: it had all the time.
+    /// Unanswered requests are sent again. The server is given up after this number of consecutive connections without
+    /// an answer. A server that stalls, or does not complete a connection within its limit, is given up at once: it had
+    /// enough time.
     Attempts(u32),
 }

@@ -1,23 +1,23 @@
-//! How many requests a server is given at once when it asks for less (`503 SlowDown`, `429`), and how long it is left
-//! alone. A machine without a clock: time comes in.
+//! The pace of requests to a server that asks for fewer (`503 SlowDown`, `429`): their number at once, and pauses. Time
+//! is an argument; there is no clock here.
 //!
-//! As TCP does: half of it at once, and one more for each round of answers. A burst of refusals is one sign, not many.
+//! The rule is TCP's: halve at once, and add one for each round of answers. A burst of refusals counts as one sign.
 
 use std::time::{Duration, Instant};
 
-/// Refusals within this time are answers to the same burst.
+/// Refusals within this time belong to the same burst.
 const ONE_BURST: Duration = Duration::from_millis(500);
 
-/// The first pause; each further one is twice as long.
+/// First pause; each further one is twice as long.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 
-/// The longest pause of our own accord.
+/// Longest pause of our own.
 const PAUSE_MAX: Duration = Duration::from_secs(20);
 
-/// The longest that a server may ask for.
+/// Longest pause that a server may request.
 const ASKED_MAX: Duration = Duration::from_secs(60);
 
-/// The pace of a run.
+/// Pace of the requests to one server.
 #[derive(Debug, Clone)]
 pub struct Pace {
     most: f64,
@@ -28,14 +28,14 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// At most so many requests at once.
+    /// Starts with at most `most` requests at once.
     pub fn new(most: usize) -> Pace {
         let most = most.max(1) as f64;
         Pace { most, allowed: most, pause: PAUSE_FIRST, not_before: None, slowed: None }
     }
 
-    /// The server wants less than the `in_flight` that it had. `asked` is its Retry-After; `chance`, from 0 to 1,
-    /// spreads those who were refused together.
+    /// Reduces the pace below `in_flight`, the number of requests that the server had. `asked` is its Retry-After.
+    /// `chance`, from 0 to 1, spreads requests that were refused together.
     pub fn slow_down(&mut self, in_flight: usize, asked: Option<Duration>, chance: f64, now: Instant) {
         let again =
             asked.unwrap_or_default().min(ASKED_MAX).max(self.pause.mul_f64(0.5 + 0.5 * chance.clamp(0.0, 1.0)));
@@ -48,7 +48,7 @@ impl Pace {
         self.pause = (self.pause * 2).min(PAUSE_MAX);
     }
 
-    /// An answer as it should be.
+    /// Records a good answer.
     pub fn answered(&mut self) {
         if self.allowed < self.most {
             self.allowed = (self.allowed + 1.0 / self.allowed).min(self.most);
@@ -56,7 +56,7 @@ impl Pace {
         }
     }
 
-    /// Whether one more may be sent beside `in_flight`; otherwise when to ask again, if it is time that is missing.
+    /// Checks whether a further request may be sent beside `in_flight`.
     ///
     /// # Errors
     /// `Some` with the time at which the pause ends; `None` if an answer must arrive before the next request.
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn half_at_once_and_back_step_by_step() {
+    fn the_pace_halves_at_once_and_recovers_step_by_step() {
         let start = Instant::now();
         let mut pace = Pace::new(64);
         assert!(pace.may(63, start).is_ok());

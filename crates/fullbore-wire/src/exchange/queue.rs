@@ -1,9 +1,9 @@
 //! Requests that wait for a connection, and the decision which connection takes which request.
 //!
-//! Connections take from one queue, so that a slow one holds back what it has and nothing else. With
-//! [`Pipelining::Small`] a connection that has a request in flight takes another one only when all connections are busy,
-//! both requests are small, and the server is known to answer with what it was given: an answer must be known by its
-//! content. No request is started, and no connection opened for it, while started requests fill the path ([`Sockets`]).
+//! Connections take from one queue, so that a slow one delays only the requests that it has. With
+//! [`Pipelining::Small`], a connection with a request in flight takes another one only under three conditions. All
+//! connections are busy, both requests are small, and every answer shows by its content which request it belongs to.
+//! While started requests fill the path ([`Sockets`]), no request is started, and no connection is opened for one.
 
 mod failures;
 
@@ -19,18 +19,18 @@ use super::request::Request;
 use super::{Options, Pipelining, Service, Sockets, Tolerance, Unreachable};
 pub(super) use failures::Reconnect;
 
-/// Connections before anything was answered: on a slow uplink the rest would wait for one another.
+/// Maximum number of connections before the first delivery: on a slow uplink, more would wait for one another.
 const FIRST_CONNECTIONS: usize = 16;
 
-/// Time until the budget is asked again: as often as sockets are observed.
+/// Time until the budget is checked again: as often as sockets are observed.
 const ROOM_WAIT: Duration = Duration::from_millis(10);
 
-/// What a connection is to do.
+/// Work for a connection.
 pub(super) enum Assignment<S: Service> {
     Request(Box<Request<S>>),
-    /// Nothing for it now.
+    /// No work now.
     Nothing,
-    /// Nothing before this time.
+    /// No work before this time.
     Until(Instant),
 }
 
@@ -51,18 +51,18 @@ pub(super) struct Queue<S: Service> {
 struct State<S: Service> {
     waiting: VecDeque<Request<S>>,
     in_flight: usize,
-    /// Tasks that serve a connection, or try to open one.
+    /// Number of tasks that serve a connection or try to open one.
     connections: usize,
-    /// Of them, those that have a connection.
+    /// Number of these tasks that have a connection.
     connected: usize,
-    /// Those that have nothing to do, or will have nothing when they are connected.
+    /// Number of these tasks without work, now or once they are connected.
     idle: usize,
     pace: Pace,
     answered: bool,
     last_success: Option<Instant>,
     failing_since: Option<(Instant, u32)>,
     slowed: u64,
-    /// No more requests come.
+    /// No more requests will come.
     is_closed: bool,
 }
 
@@ -102,14 +102,14 @@ impl<S: Service> Queue<S> {
         self.pipeline.store(allowed, Ordering::Relaxed);
     }
 
-    /// A connection is opened that no request needs yet.
+    /// Counts a connection that is opened before any request needs it.
     pub(crate) fn open_first(&self) {
         let mut state = self.state();
         state.connections += 1;
         state.idle += 1;
     }
 
-    /// Puts a request in; the result is how many connections are to be opened, which are counted already.
+    /// Adds a request. Returns the number of connections that the caller must open; they are counted already.
     pub(super) fn push(&self, request: Request<S>) -> Result<usize, Unreachable> {
         let mut state = self.state();
         if let Some(reason) = self.given_up() {
@@ -122,7 +122,7 @@ impl<S: Service> Queue<S> {
         Ok(open)
     }
 
-    /// Requests that were not answered, which was no fault of theirs: to the front.
+    /// Returns requests, unanswered through no fault of theirs, to the front of the queue.
     pub(super) fn push_back(&self, requests: impl DoubleEndedIterator<Item = Request<S>>) {
         let mut state = self.state();
         for request in requests.rev() {
@@ -137,15 +137,15 @@ impl<S: Service> Queue<S> {
         !self.state().waiting.is_empty()
     }
 
-    /// No more requests come.
+    /// Announces that no more requests will come.
     pub(super) fn close(&self) {
         self.state().is_closed = true;
-        // All that wait, and one that is about to; it passes the call on (`closed`).
+        // Wakes all waiting tasks, and one that is about to wait; that one passes the wake-up on (`closed`).
         self.arrived.notify_waiters();
         self.arrived.notify_one();
     }
 
-    /// Whether nothing waits, and nothing will come.
+    /// Whether the queue is closed and empty.
     pub(super) fn is_over(&self) -> bool {
         let state = self.state();
         state.is_closed && state.waiting.is_empty()
@@ -161,7 +161,7 @@ impl<S: Service> Queue<S> {
             (true, false) => state.connections,
             (false, _) => self.connections_max.min(FIRST_CONNECTIONS),
         };
-        // One at least, or nothing would ever be delivered.
+        // At least one, or nothing would ever be delivered.
         let most = most.max(1);
         let open = state.waiting.len().saturating_sub(state.idle).min(most.saturating_sub(state.connections));
         state.connections += open;
@@ -174,14 +174,14 @@ impl<S: Service> Queue<S> {
             || (self.pipeline.load(Ordering::Relaxed) && state.idle == 0 && state.connections == self.connections_max)
     }
 
-    /// Whether a connection that has `large` requests among those in flight may take another one: connections without a
-    /// request come first.
+    /// Whether a connection with `large` large requests in flight may take another one. Connections without a request
+    /// come first.
     pub(crate) fn may_pipeline(&self, large: usize) -> bool {
         self.pipelining == Pipelining::Always || (large == 0 && self.pipelines(&self.state()))
     }
 
-    /// For a connection with `in_flight` requests, `large` of them not small. Beside it: how many connections are to be
-    /// opened, which are counted already.
+    /// Takes work for a connection with `in_flight` requests, `large` of them not small. Also returns the number of
+    /// connections that the caller must open; they are counted already.
     pub(super) fn take(&self, in_flight: usize, large: usize, now: Instant) -> (Assignment<S>, usize) {
         let mut state = self.state();
         let state = &mut *state;
@@ -193,10 +193,10 @@ impl<S: Service> Queue<S> {
             let suits = self.pipelining == Pipelining::Always || (large == 0 && first.is_small());
             if in_flight >= self.depth || !suits || !self.pipelines(state) {
                 if state.idle > 0 {
-                    // The call may have been for one that has nothing to do.
+                    // The wake-up may have been for an idle connection.
                     self.arrived.notify_one();
                 }
-                // When the request came, there may have been no room for another connection.
+                // When the request was added, there may have been no room for a further connection.
                 return (Assignment::Nothing, self.open_others(state));
             }
         }
@@ -215,18 +215,18 @@ impl<S: Service> Queue<S> {
         let request = state.waiting.pop_front();
         let open = self.open_others(state);
         if !state.waiting.is_empty() && state.idle > 0 {
-            // One call may have stood for several requests.
+            // One wake-up may have stood for several requests.
             self.arrived.notify_one();
         }
         (request.map_or(Assignment::Nothing, |request| Assignment::Request(Box::new(request))), open)
     }
 
-    /// A connection has nothing in flight any more.
+    /// Records that a connection has nothing in flight any more.
     pub(super) fn idle(&self) {
         self.state().idle += 1;
     }
 
-    /// A request was answered, or will not be.
+    /// Records that a request was answered, or will not be.
     pub(super) fn ended(&self, answered: bool) {
         let mut state = self.state();
         state.in_flight -= 1;

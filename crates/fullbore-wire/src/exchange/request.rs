@@ -1,4 +1,4 @@
-//! A request with its body, and its answer.
+//! Requests with their bodies, and answers.
 
 use std::fmt;
 use std::fs::File;
@@ -12,15 +12,15 @@ use tokio::sync::{mpsc, oneshot};
 use super::Service;
 use crate::http1::ResponseHead;
 
-/// Bodies up to this size are small: such requests may be sent on one connection behind one another.
+/// Bodies up to this size are small: such requests may be pipelined on one connection.
 pub const SMALL_BYTES: u64 = 64 << 10;
 
-/// Content that is read as it is sent.
+/// Content that is read while it is sent.
 pub trait ReadAt: Send + Sync {
-    /// Fills `into` from this offset on.
+    /// Fills `into` with the bytes from `offset` on.
     ///
     /// # Errors
-    /// The source's.
+    /// The error of the source, such as `UnexpectedEof` if the file has become shorter, or `EIO`.
     fn read_exact_at(&self, into: &mut [u8], offset: u64) -> io::Result<()>;
 }
 
@@ -33,15 +33,15 @@ impl ReadAt for File {
 /// The body of a request, from memory or a reader.
 #[derive(Clone)]
 pub enum Body {
-    /// Pieces in memory; may be none.
+    /// Pieces in memory; may be empty.
     Memory(Vec<Bytes>),
     /// A part of a source.
     Source {
-        /// The source.
+        /// The source of the bytes.
         source: Arc<dyn ReadAt>,
-        /// Where it begins, bytes.
+        /// Offset of the part, in bytes.
         offset: u64,
-        /// Bytes of it.
+        /// Length of the part, in bytes.
         length: u64,
     },
 }
@@ -61,7 +61,7 @@ impl Body {
     }
 }
 
-/// No body.
+/// An empty body.
 impl Default for Body {
     fn default() -> Body {
         Body::Memory(Vec::new())
@@ -80,41 +80,41 @@ impl fmt::Debug for Body {
     }
 }
 
-/// What is expected of an answer.
+/// Expectations about an answer.
 #[derive(Debug, Clone, Default)]
 pub struct Expected {
-    /// Bytes of its body at most; more is a fault of the server.
+    /// Maximum number of bytes of its body; more is a fault of the server.
     pub bytes_max: usize,
-    /// Only a part was asked for. A server that sends the whole instead, and more than `bytes_max`, does not know
-    /// ranges: its answer is given back by its head alone, and the connection ends.
+    /// Only a range was requested. A server that sends the whole object, with more than `bytes_max`, does not support
+    /// ranges. Its answer is returned by its head alone, and the connection ends.
     pub is_range: bool,
-    /// The body of a good answer goes there as it arrives, whatever its length, and the connection reads no more than
-    /// is taken.
+    /// Taker of the body of a good answer. It gets the body as it arrives, of any length, and the connection reads no
+    /// more than the taker accepts.
     pub stream: Option<mpsc::Sender<Streamed>>,
-    /// The body of a good answer is returned in pieces: joined it would be copied once more.
+    /// Return the body of a good answer in pieces: joining them would copy it once more.
     pub in_pieces: bool,
-    /// Received bytes show that the connection moves. Without it a server that sends an answer byte by byte stalls.
+    /// Count received bytes as progress. Without it, a server that sends an answer byte by byte stalls.
     pub is_progress: bool,
 }
 
-/// What arrives of an answer that is streamed.
+/// Part of a streamed answer.
 #[derive(Debug)]
 pub enum Streamed {
-    /// The head of an answer, before its content. Another one follows if the request is sent again: the content begins
-    /// anew then.
+    /// Head of an answer, before its content. If the request is sent again, another head follows, and the content
+    /// begins anew.
     Head(Box<ResponseHead>),
-    /// The next bytes of the content.
+    /// Next bytes of the content.
     Data(Bytes),
 }
 
-/// A request on its way.
+/// A request that waits for a connection or an answer.
 pub(super) struct Request<S: Service> {
     pub job: S::Job,
     pub body: Body,
     pub length: u64,
     pub expected: Expected,
     pub reply: oneshot::Sender<Outcome<S>>,
-    /// Times that it was written to a connection, or begun to be.
+    /// Number of times that it was written to a connection, at least in part.
     pub times_sent: u32,
 }
 
@@ -124,7 +124,7 @@ impl<S: Service> Request<S> {
     }
 }
 
-/// An answer, or what broke. The sender of a request hears nothing (the channel is closed) when the server is given up.
+/// An answer, or the reason of the failure. If the server is given up, the channel is closed without an outcome.
 pub type Outcome<S> = Result<Answer<<S as Service>::Server>, String>;
 
 /// The answer to a request: head and body.
@@ -132,13 +132,13 @@ pub type Outcome<S> = Result<Answer<<S as Service>::Server>, String>;
 pub struct Answer<P> {
     /// Status and header fields of the answer.
     pub head: Box<ResponseHead>,
-    /// The body, unless it is in pieces.
+    /// The body, unless it is returned in pieces.
     pub body: Bytes,
     /// Body of the answer in pieces, if [`Expected::in_pieces`] is set.
     pub pieces: Vec<Bytes>,
-    /// The server sends the whole, of which only a part was asked for ([`Expected::is_range`]); it was not read.
+    /// The server ignored the range ([`Expected::is_range`]); the body was not read.
     pub is_cut: bool,
-    /// Times that the request was sent: an earlier copy may have been carried out, and its answer lost.
+    /// Number of times that the request was sent. The server may have executed an earlier copy whose answer was lost.
     pub times_sent: u32,
     /// The server that the request was sent to.
     pub server: Arc<P>,

@@ -1,31 +1,31 @@
-//! Why a server is given up.
+//! Why a server was given up.
 
 use crate::connect::{ConnectError, Endpoint};
 
-/// A server to which there is no connection.
+/// A server that was given up, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unreachable {
-    /// What happened. The host is not named.
+    /// Description of the failure, without the name of the host.
     pub reason: String,
-    /// Kind of the failure: which step of reaching the server failed.
+    /// Kind of the failure.
     pub cause: Cause,
 }
 
-/// Why a server cannot be reached.
+/// Kinds of failures to reach a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
-    /// There is no answer, or connections break.
+    /// It does not answer, or connections break.
     Silence,
-    /// No trusted authority vouches for its certificate.
+    /// No trusted authority issued its certificate.
     UnknownIssuer,
-    /// Its certificate is not valid for this host and this day.
+    /// Its certificate is not valid for this host or this day.
     WrongCertificate,
     /// Its name must not be looked up.
     Name,
 }
 
 impl Cause {
-    /// Whether another attempt would have the same end.
+    /// Whether another attempt would have the same result.
     pub(super) fn is_final(self) -> bool {
         self != Cause::Silence
     }

@@ -1,7 +1,7 @@
-//! How many connections there may be to one address, whoever leads there: as many as to one host.
+//! Limits the connections to one address, whatever leads there, to the number allowed per host.
 //!
-//! A host's own connections count as well as those to where it redirects single files: two mirrors may turn out to
-//! be one server, and a mirror may redirect to another one or to itself.
+//! Connections to redirect targets count as well as a host's own. Two mirrors may be one server, and a mirror may
+//! redirect to another one or to itself.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,12 +13,12 @@ use super::lock;
 use crate::counted::Counted;
 use crate::url::Url;
 
-/// Leave for one connection, for as long as it is kept.
+/// Permission for one connection, for as long as it is held.
 pub(crate) type Slot = OwnedSemaphorePermit;
 
 #[derive(Debug)]
 pub(crate) struct Addresses {
-    /// Connections to each.
+    /// Maximum number of connections to each address.
     most: usize,
     places: Mutex<BTreeMap<String, ServerSlot>>,
 }
@@ -34,12 +34,12 @@ impl Addresses {
         Addresses { most: most.max(1), places: Mutex::default() }
     }
 
-    /// Leave to open a connection there, if there is room.
+    /// Takes a slot for a connection to this address, if one is free.
     pub(crate) fn free_slot(&self, to: &Url) -> Option<Slot> {
         self.place(to).room.try_acquire_owned().ok()
     }
 
-    /// The same, as soon as there is room. `wake` is for those who have a connection for nothing.
+    /// Waits for a slot. `wake` wakes connections to the address that have nothing to do.
     pub(crate) async fn slot(&self, to: &Url, wake: &Notify) -> Option<Slot> {
         if let Some(slot) = self.free_slot(to) {
             return Some(slot);
@@ -47,18 +47,18 @@ impl Addresses {
         let place = self.place(to);
         let _waiting = Counted::one_more(&place.waiting);
         wake.notify_waiters();
-        // Nobody ever closes it.
+        // The semaphore is never closed.
         place.room.acquire_owned().await.ok()
     }
 
-    /// Whether somebody waits for room there: whoever has nothing to ask for is to make it.
+    /// Whether a task waits for a slot there: an idle connection should then be closed.
     pub(crate) fn is_wanted(&self, to: &Url) -> bool {
         lock(&self.places).get(&name(to)).is_some_and(|place| place.waiting.load(Ordering::Relaxed) > 0)
     }
 
     fn place(&self, to: &Url) -> ServerSlot {
         let mut places = lock(&self.places);
-        // Those that nobody uses are made anew when they are wanted.
+        // Unused entries are dropped, and created again when needed.
         places.retain(|_, place| Arc::strong_count(&place.room) > 1);
         let anew = || ServerSlot { room: Arc::new(Semaphore::new(self.most)), waiting: Arc::default() };
         places.entry(name(to)).or_insert_with(anew).clone()

@@ -1,4 +1,4 @@
-//! What the connections of a run share.
+//! State shared by the connections of a run.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::AtomicBool;
@@ -25,25 +25,25 @@ use crate::signer::{SignedMirror, Signer};
 use crate::tls::Tls;
 use crate::url::{Plus, Url, UrlError};
 
-/// Where a host is reached; changes when it redirects all of itself.
+/// Present address of a host; it changes when a redirect moves the whole host.
 #[derive(Clone, Debug)]
 pub(crate) struct Base {
-    /// Paths of the archive are appended to it.
+    /// Base URL, to which paths of the archive are appended.
     pub url: Url,
-    /// Credentials, for it or others; `None` without any.
+    /// Credentials, for this host or others; `None` without any.
     pub auth: Option<Arc<AuthConf>>,
     /// See [`FetchOptions`].
     pub user_agent: Option<Arc<str>>,
     pub paths_are_encoded: bool,
-    /// The way to it.
+    /// Direct, or through a proxy.
     pub route: Route,
-    /// Redirects followed so far.
+    /// Number of redirects followed so far.
     pub moves: usize,
-    /// How `+` is written: some object stores need `%2B`.
+    /// Form of `+` in paths: some object stores need `%2B`.
     pub plus: Arc<PlusForm>,
-    /// Signs the requests to it; `None` for a host that wants no signatures.
+    /// Signs the requests to the host; `None` if it wants no signatures.
     pub signer: Option<Arc<dyn Signer>>,
-    /// TLS of a host that wants signatures, and of what it leads to; `None` for that of the options.
+    /// TLS settings of a host with signatures, and of its redirect targets; `None` for those of the options.
     pub tls: Option<Tls>,
 }
 
@@ -67,13 +67,13 @@ impl Base {
         }
     }
 
-    /// The place of a host that wants signatures.
+    /// Address of a host that wants signatures.
     pub(crate) fn signed(SignedMirror { signer, tls }: SignedMirror, options: &FetchOptions) -> Base {
         let url = signer.address();
         Base { auth: None, signer: Some(signer), tls, ..Base::at(url, options) }
     }
 
-    /// The address of a file.
+    /// URL of a file.
     pub(crate) fn url_of(&self, path: &str, plus: Plus) -> Result<Url, UrlError> {
         match &self.signer {
             Some(signer) => self.url.join_encoded(&signer.encode(path)),
@@ -83,24 +83,24 @@ impl Base {
     }
 }
 
-/// What all tasks of a run share.
+/// State shared by all tasks of a run.
 pub(crate) struct Shared {
     pub(super) dispatcher: Mutex<Dispatcher>,
     pub bases: Mutex<Vec<Base>>,
     pub gets: Mutex<Vec<VecDeque<PendingGet>>>,
-    /// Per host, what it has redirected and nobody asks for yet. Bounded by the dispatcher, and for small files
-    /// by who asks for them.
+    /// Redirected requests per host that no connection has taken yet. Bounded by the dispatcher, and for small files by
+    /// their callers.
     pub(super) detours: Mutex<Vec<VecDeque<RedirectedRequest>>>,
-    /// Wakes those who take them.
+    /// Wakes the tasks that take them.
     pub detoured: Notify,
-    /// Connections that each address may still take.
+    /// Free connection slots per address.
     pub addresses: Addresses,
     pub catalogue: Mutex<Arc<dyn Catalogue>>,
     pub landing: Landing,
     pub window: Window,
     pub buffers: Buffers,
     pub network: Arc<StageClock>,
-    /// Decryption, within the polls of the connections.
+    /// Clock of decryption, within the polls of the connections.
     pub tls: Arc<StageClock>,
     pub host_clocks: Vec<Arc<HostClock>>,
     pub rate_limit: Option<Arc<RateLimit>>,
@@ -108,38 +108,38 @@ pub(crate) struct Shared {
     pub options: FetchOptions,
     pub(super) begun: Mutex<BTreeSet<ItemId>>,
     pub(super) other_name: Mutex<BTreeSet<ItemId>>,
-    /// Connections are wanted before there is work for them.
+    /// Open connections before there is work for them.
     pub warm: AtomicBool,
     /// Wakes connections that wait for work.
     pub wake: Notify,
-    /// Wakes the run itself: something was given up, or a host is out.
+    /// Wakes the run itself: a file was given up, or a host is out.
     pub attention: Notify,
 }
 
 impl Shared {
-    /// A host has redirected this request to an address of its own.
+    /// Adds a request that its host has redirected.
     pub(crate) fn detour(&self, host: HostId, detour: RedirectedRequest) {
         lock(&self.detours)[host as usize].push_back(detour);
         self.detoured.notify_waiters();
         self.wake.notify_waiters();
     }
 
-    /// Where the next request is to go that this host has redirected; what nobody waits for any more is forgotten.
+    /// Address of the next redirected request of this host. Requests without a taker are dropped.
     pub(crate) fn next_detour_target(&self, host: HostId) -> Option<Url> {
         let waiting = &mut lock(&self.detours)[host as usize];
         waiting.retain(|detour| detour.is_waited_for(&self.dispatcher()));
         waiting.front().map(|detour| detour.target().clone())
     }
 
-    /// The next request that this host has redirected to this address.
+    /// Takes the next request that this host has redirected to this address.
     pub(crate) fn next_detour(&self, host: HostId, to: &Url) -> Option<RedirectedRequest> {
         let waiting = &mut lock(&self.detours)[host as usize];
         let place = waiting.iter().position(|detour| detour.target().same_origin(to))?;
         waiting.remove(place)
     }
 
-    /// Whether others would make better use of an idle connection to this address: requests of its host that go
-    /// elsewhere, those of other hosts that come here, or whoever waits for room there.
+    /// Whether an idle connection to this address should make room: for redirected requests of its host that lead
+    /// elsewhere, for other hosts' requests that lead here, or for a task that waits for a slot here.
     pub(crate) fn is_detour_in_the_way(&self, host: HostId, to: &Url) -> bool {
         let is_elsewhere =
             |of: usize, detour: &RedirectedRequest| (of == host as usize) != detour.target().same_origin(to);
@@ -148,7 +148,7 @@ impl Shared {
             || detours.iter().enumerate().any(|(of, waiting)| waiting.iter().any(|detour| is_elsewhere(of, detour)))
     }
 
-    /// What the connection is to do now. Those that have nothing to bring any more because of it are woken.
+    /// What the connection should do now. Connections that lost all their work by this are woken.
     pub(crate) fn next(&self, id: ConnectionId) -> Next {
         let mut dispatcher = self.dispatcher();
         let next = dispatcher.next(id, Instant::now());
@@ -158,7 +158,7 @@ impl Shared {
         next
     }
 
-    /// Ends when an idle connection is to look again whether it has something to take over.
+    /// Waits until an idle connection should look again for work to take over.
     pub(crate) async fn look_again(&self) {
         tokio::time::sleep(HEDGE_LOOK_EVERY).await;
     }
@@ -167,7 +167,7 @@ impl Shared {
         lock(&self.dispatcher)
     }
 
-    /// The path to ask for and further fields, and the landing told that the file comes.
+    /// Announces a file to the landing. Returns its path and further header fields.
     pub(crate) fn begin(&self, item: ItemId) -> (String, Vec<(String, String)>) {
         let catalogue = lock(&self.catalogue).clone();
         if lock(&self.begun).insert(item) {
@@ -178,7 +178,7 @@ impl Shared {
         (path, catalogue.fields(item))
     }
 
-    /// Accounts for bytes read and waits as the user's rate limit demands.
+    /// Accounts for bytes read, and waits as the user's rate limit demands.
     pub(crate) async fn throttle(&self, bytes: u64) {
         let Some(limit) = &self.rate_limit else { return };
         let pause = limit.pay(bytes, Instant::now());
@@ -187,8 +187,7 @@ impl Shared {
         }
     }
 
-    /// Whether these items' bytes could have been mixed up by the host: the SHA-256 that came for
-    /// one is that of another.
+    /// Whether the received content is one of `items`: then the host may have mixed up pipelined answers.
     pub(super) fn is_hash_of(&self, sha256: Sha256, items: &[ItemId]) -> bool {
         let catalogue = lock(&self.catalogue).clone();
         items.iter().any(|item| catalogue.sha256(*item) == sha256)

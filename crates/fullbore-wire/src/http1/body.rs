@@ -1,23 +1,23 @@
 //! The chunked transfer coding of responses (RFC 9112, section 7.1).
 //!
-//! Strict where laxness has been used to smuggle: sizes are bare hexadecimal
-//! digits, every line ends in CRLF. Extensions and trailers are read over, bounded.
+//! It is strict where laxness has been used for request smuggling: sizes are bare hexadecimal digits, and every line
+//! ends in CRLF. Extensions and trailers are skipped within limits.
 
 use bytes::{Buf, Bytes, BytesMut};
 
 use super::Http1Error;
 
-/// Bytes of one chunk-size line with its extensions. A guess; real ones have < 20.
+/// Maximum length of a chunk-size line with its extensions, in bytes. A guess; real ones have < 20.
 const SIZE_LINE_BYTES_MAX: usize = 1024;
 
-/// Bytes of chunk extensions in one body, so that a server cannot feed us noise with
-/// almost no data for ever. The figure is that of hyper.
+/// Maximum size of the chunk extensions in one body, so that a server cannot feed us noise without data for ever. The
+/// figure is that of hyper.
 const EXTENSION_BYTES_MAX: usize = 16 * 1024;
 
-/// Bytes of the trailer section. A guess; we use no trailer.
+/// Maximum size of the trailer section, in bytes. A guess; no trailer is used.
 const TRAILER_BYTES_MAX: usize = 8 * 1024;
 
-/// Where in the coding we are.
+/// Position within the coding.
 #[derive(Debug, Default)]
 pub(super) struct ChunkedBody {
     state: State,
@@ -34,7 +34,7 @@ enum State {
     Trailer,
 }
 
-/// A step forward.
+/// Result of a decoding step.
 #[derive(Debug)]
 pub(super) enum Chunked {
     Data(Bytes),
@@ -94,7 +94,7 @@ impl ChunkedBody {
     }
 }
 
-/// Position of the CRLF that ends the first line; the line with it fits in `limit`.
+/// Position of the CRLF that ends the first line, which must fit in `limit` bytes.
 fn line_end(input: &[u8], limit: usize, too_long: &'static str) -> Result<Option<usize>, Http1Error> {
     let window = &input[..input.len().min(limit)];
     match window.iter().position(|&byte| byte == b'\n') {
@@ -107,7 +107,7 @@ fn line_end(input: &[u8], limit: usize, too_long: &'static str) -> Result<Option
     }
 }
 
-/// `chunk-size [BWS] [";" …]`: the size and the bytes of what follows it.
+/// Parses `chunk-size [BWS] [";" …]` into the size and the length of the extensions.
 fn parse_size(line: &[u8]) -> Result<(u64, usize), Http1Error> {
     let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
     let (size, rest) = line.split_at(digits);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn decodes_and_stops_behind_the_end() {
+    fn a_body_is_decoded_up_to_its_end() {
         for (input, body, ended, left) in [
             (&b"5\r\nhello\r\n0\r\n\r\nHTTP"[..], &b"hello"[..], true, 4),
             (b"5;a=b;c=\"d\"\r\nhello\r\n00\r\n\r\n", b"hello", true, 0),
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_smugglers_use() {
+    fn bodies_that_smugglers_use_are_refused() {
         for input in [
             &b"5\nhello\r\n0\r\n\r\n"[..],
             b"0x5\r\nhello\r\n",

@@ -1,22 +1,22 @@
-//! Bytes that wait to be written: request heads gathered in one buffer, large body
-//! pieces kept as they are, so that an upload is not copied on its way out.
+//! Bytes to be written: request heads joined in one buffer, and large body pieces by reference, so that an upload is
+//! not copied.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
 use bytes::{Buf, Bytes, BytesMut};
 
-/// Body pieces below this are copied behind the heads; larger ones are queued by
-/// reference. 4 KiB: a copy of a page is cheaper than one more `iovec`. A guess.
+/// Body pieces below this size are copied behind the heads; larger ones are queued by reference. 4 KiB: copying a page
+/// is cheaper than one more `iovec`. A guess.
 const COPY_BYTES_MAX: usize = 4 * 1024;
 
-/// The queue of bytes to send; a [`Buf`], so `write_buf` and vectored writes take it.
+/// The queue of bytes to send. It is a [`Buf`], so `write_buf` and vectored writes accept it.
 #[derive(Debug, Default)]
 pub struct Outgoing {
     segments: VecDeque<Bytes>,
-    /// Behind all segments.
+    /// Bytes behind all segments.
     tail: BytesMut,
-    /// Bytes in `segments`.
+    /// Number of bytes in `segments`.
     segment_bytes: usize,
 }
 
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keeps_order_and_does_not_copy_large_pieces() {
+    fn pieces_keep_their_order_and_large_ones_are_not_copied() {
         let mut outgoing = Outgoing::default();
         outgoing.buffer().extend_from_slice(b"head1 ");
         let large = Bytes::from(vec![b'x'; COPY_BYTES_MAX]);

@@ -1,25 +1,26 @@
 //! Request heads (RFC 9112, section 3; RFC 9110 for the fields).
 //!
-//! Whatever the caller puts in, one request stays one request: targets, hosts and
-//! field values with line breaks, NUL or other controls are refused.
+//! Whatever the caller passes, one request stays one request: targets, hosts and field values with line breaks, NUL or
+//! other controls are refused.
 
 use std::fmt::Write;
 use std::sync::Arc;
 
 use bytes::BytesMut;
+use fullbore_engine::units;
 
 use crate::auth::Authorization;
 use crate::conditional::{EntityTag, http_date};
 use crate::range::ByteRange;
 
-/// What we call ourselves to servers.
+/// Default value of the field `User-Agent`.
 pub const USER_AGENT: &str = concat!("fullbore/", env!("CARGO_PKG_VERSION"));
 
-/// Bytes of one request head. nginx takes 8 KiB per line and 32 KiB in all, Apache
-/// 8190 bytes per line; a longer one would be refused anyway.
+/// Maximum size of a request head in bytes. nginx accepts 8 KiB per line and 32 KiB in all, Apache 8190 bytes per line;
+/// a longer head would be refused anyway.
 const REQUEST_BYTES_MAX: usize = 16 * 1024;
 
-/// Fields that this module writes, or that would change framing or connection.
+/// Fields that this module writes itself, or that would change framing or connection.
 const RESERVED_FIELDS: [&str; 14] = [
     "host",
     "connection",
@@ -40,24 +41,24 @@ const RESERVED_FIELDS: [&str; 14] = [
 /// Request methods that fullbore uses (RFC 9110, section 9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// Fetch.
+    /// Fetches a resource.
     Get,
-    /// Only the head.
+    /// Fetches only the head.
     Head,
-    /// Store.
+    /// Stores a resource.
     Put,
-    /// Process.
+    /// Submits data to be processed.
     Post,
-    /// Change a part (RFC 5789).
+    /// Changes a part of a resource (RFC 5789).
     Patch,
-    /// Remove.
+    /// Deletes a resource.
     Delete,
-    /// A tunnel through a proxy; the target is `host:port`.
+    /// Opens a tunnel through a proxy; the target is `host:port`.
     Connect,
 }
 
 impl Method {
-    /// As it stands in the request line.
+    /// The method's name in the request line.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Get => "GET",
@@ -71,18 +72,18 @@ impl Method {
     }
 }
 
-/// How the end of a request body is told.
+/// How the end of a request body is marked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyLength {
     /// No body.
     None,
-    /// This many bytes follow (Content-Length).
+    /// Content-Length with this number of bytes.
     Known(u64),
-    /// Bytes follow until `body_end` (chunked).
+    /// The chunked coding, up to `body_end`.
     Chunked,
 }
 
-/// What a request asks for. The field values are checked when it is queued.
+/// Head of a request. The field values are checked when it is queued.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestHead {
     /// Method of the request (RFC 9110, section 9).
@@ -101,14 +102,14 @@ pub struct RequestHead {
     pub authorization: Option<Authorization>,
     /// Field `Proxy-Authorization` (RFC 9110, section 11.7.2); sent to proxies only.
     pub proxy_authorization: Option<Authorization>,
-    /// Says that no request will follow on this connection (`Connection: close`).
+    /// Sends `Connection: close`: no request will follow on this connection.
     pub close: bool,
-    /// What to call ourselves instead of [`USER_AGENT`].
+    /// Value of `User-Agent` instead of [`USER_AGENT`].
     pub user_agent: Option<Arc<str>>,
-    /// Leaves User-Agent and Accept-Encoding out: for a service that looks at neither, where each byte of the
-    /// first flight counts.
+    /// Omits User-Agent and Accept-Encoding, for a service that ignores both, where each byte of the first flight
+    /// counts.
     pub is_terse: bool,
-    /// Further fields, e.g. Cache-Control. None of those this module writes itself.
+    /// Further fields, e.g. Cache-Control. The fields that this module writes itself are refused.
     pub fields: Vec<(String, String)>,
 }
 
@@ -116,36 +117,36 @@ pub struct RequestHead {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestError {
-    /// A line break, NUL or other byte that must not be there.
+    /// A value contains a line break, NUL or another forbidden byte.
     #[error("{what} holds a byte that is not allowed there: {text:?}")]
     ForbiddenByte {
-        /// Target, host, or the field's name.
+        /// Name of the value: target, host, or the field's name.
         what: String,
-        /// The text; empty where it is secret.
+        /// The value; empty if it is secret.
         text: String,
     },
-    /// A field that is not the caller's to set.
+    /// The field must not be set by the caller.
     #[error("field {name:?} is written by the protocol itself")]
     ReservedField {
-        /// Its name.
+        /// Name of the field.
         name: String,
     },
     /// The head is too long for common servers.
-    #[error("request head is longer than {limit} bytes")]
+    #[error("request head is longer than {}", units::bytes(*limit as u64))]
     TooLong {
-        /// The bound.
+        /// The limit, in bytes.
         limit: usize,
     },
-    /// A method that has no body was given one.
+    /// The method does not allow a body.
     #[error("{method} request with a body")]
     BodyNotAllowed {
-        /// The method.
+        /// Name of the method.
         method: &'static str,
     },
     /// The pipeline is full.
     #[error("{limit} requests are already in flight")]
     TooManyInFlight {
-        /// The bound.
+        /// The maximum number of requests in flight.
         limit: usize,
     },
     /// The server closes the connection, or it has failed.
@@ -154,35 +155,35 @@ pub enum RequestError {
     /// The body of an earlier request has not ended.
     #[error("request {tag} is still sending its body")]
     BodyOpen {
-        /// Which request.
+        /// Tag of that request.
         tag: u64,
     },
-    /// No body is open for this tag (perhaps the server answered already).
+    /// No body is open for this tag; the server may have answered already.
     #[error("request {tag} has no open body")]
     NoBodyOpen {
-        /// Which request.
+        /// The tag given.
         tag: u64,
     },
-    /// More than Content-Length promised.
+    /// The body is longer than its Content-Length.
     #[error("body of request {tag} is {excess} bytes longer than announced")]
     BodyTooLong {
-        /// Which request.
+        /// Tag of the request.
         tag: u64,
-        /// By how much.
+        /// Number of excess bytes.
         excess: u64,
     },
-    /// Less than Content-Length promised.
+    /// The body is shorter than its Content-Length.
     #[error("body of request {tag} ends {missing} bytes early")]
     BodyTooShort {
-        /// Which request.
+        /// Tag of the request.
         tag: u64,
-        /// By how much.
+        /// Number of missing bytes.
         missing: u64,
     },
 }
 
 impl RequestHead {
-    /// Makes a request without conditions and further fields.
+    /// Creates a request without conditions and further fields.
     pub fn new(method: Method, host: impl Into<String>, target: impl Into<String>) -> Self {
         Self {
             method,
@@ -200,13 +201,12 @@ impl RequestHead {
         }
     }
 
-    /// GET of `target` from `host` (the Host field).
+    /// Creates a GET request for `target` on `host` (the Host field).
     pub fn get(host: impl Into<String>, target: impl Into<String>) -> Self {
         Self::new(Method::Get, host, target)
     }
 
-    /// The head as it is written for a request without a body, for a log: credentials are left out. Empty if it cannot
-    /// be written.
+    /// The head of a request without a body as text, for a log. Credentials are omitted. Empty if the head is invalid.
     pub(crate) fn shown(&self) -> String {
         let hidden = |secret: &Option<Authorization>| secret.as_ref().map(|_| Authorization::new("(hidden)"));
         let mut bytes = BytesMut::new();
@@ -215,12 +215,12 @@ impl RequestHead {
         for (_, value) in head.fields.iter_mut().filter(|(name, _)| is_secret(name)) {
             "(hidden)".clone_into(value);
         }
-        // A head that cannot be written is not sent either, and the caller is told why.
+        // An invalid head is not sent either, and the caller gets the error.
         let _ = head.write(BodyLength::None, &mut bytes);
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Checks everything, then appends the head; on an error nothing is appended.
+    /// Checks all values, then appends the head; on an error nothing is appended.
     pub(super) fn write(&self, body: BodyLength, out: &mut BytesMut) -> Result<(), RequestError> {
         let start = out.len();
         let result = self.write_unbounded(body, out);
@@ -250,7 +250,7 @@ impl RequestHead {
             out.extend_from_slice(part.as_bytes());
         }
         if !self.is_terse {
-            // Stored files are compressed already; a coding on top would break size and hash.
+            // Stored files are compressed already; a content coding would break size and hash.
             for part in ["User-Agent: ", user_agent, "\r\nAccept-Encoding: identity\r\n"] {
                 out.extend_from_slice(part.as_bytes());
             }
@@ -281,7 +281,7 @@ impl RequestHead {
         match body {
             BodyLength::Known(length) => field(out, "Content-Length", &length.to_string())?,
             BodyLength::Chunked => field(out, "Transfer-Encoding", "chunked")?,
-            // RFC 9110, 8.6: a method with a meaning for content says that there is none.
+            // RFC 9110, 8.6: a method with a meaning for content must say that there is none.
             BodyLength::None if matches!(self.method, Method::Put | Method::Post | Method::Patch) => {
                 field(out, "Content-Length", "0")?;
             }
@@ -295,7 +295,7 @@ impl RequestHead {
     }
 }
 
-/// Whether the value of a further field opens something to whoever reads it.
+/// Whether the value of a further field grants access to a reader of the log.
 fn is_secret(name: &str) -> bool {
     name.eq_ignore_ascii_case("x-amz-security-token")
 }
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_every_field() {
+    fn every_field_is_written() {
         let mut head = RequestHead::get("mirror.example:8080", "/debian/a");
         head.range = ByteRange::new(5, Some(9));
         head.if_none_match = EntityTag::parse("W/\"x\"");

@@ -1,5 +1,4 @@
-//! Response heads: from bytes to what the dispatcher needs, and how the body is
-//! delimited (RFC 9112, section 6.3).
+//! Response heads: parses the fields that fullbore uses, and finds how the body is delimited (RFC 9112, section 6.3).
 
 use std::mem::MaybeUninit;
 
@@ -8,13 +7,13 @@ use crate::conditional::{EntityTag, parse_http_date};
 use crate::range::ContentRange;
 use crate::retry_after::RetryAfter;
 
-/// How the names of object stores' own fields begin.
+/// Prefix of the names of object stores' own fields.
 const STORE_PREFIX: &str = "x-amz-";
 
 /// Protocol version of an answer: HTTP/1.0 or HTTP/1.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Version {
-    /// HTTP/1.0: do not pipeline to this host.
+    /// HTTP/1.0: requests to this host must not be pipelined.
     Http10,
     /// HTTP/1.1.
     Http11,
@@ -25,22 +24,22 @@ pub enum Version {
 pub enum AcceptRanges {
     /// `bytes`.
     Bytes,
-    /// `none`, or a unit we do not know.
+    /// The value `none`, or an unknown unit.
     None,
 }
 
-/// Status line and the header fields that matter here. Times are unix seconds.
+/// Status line and the used header fields. Times are Unix seconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResponseHead {
     /// Protocol version in the status line.
     pub version: Version,
     /// Status code (RFC 9110, section 15), 100 to 999.
     pub status: u16,
-    /// The server's words behind the status, of an error alone. HTTP/2 has none.
+    /// Reason phrase of the status line, for errors only. HTTP/2 has none.
     pub reason: Option<String>,
-    /// Content-Length, also where no body follows (HEAD, 304).
+    /// Content-Length, also of answers without a body (HEAD, 304).
     pub content_length: Option<u64>,
-    /// Content-Range; `Malformed` when it is there and cannot be used.
+    /// Content-Range; `Malformed` if it is present and unusable.
     pub content_range: Option<ContentRange>,
     /// Field `ETag` (RFC 9110, section 8.8.3), if well-formed.
     pub etag: Option<EntityTag>,
@@ -48,18 +47,18 @@ pub struct ResponseHead {
     pub last_modified: Option<i64>,
     /// Field `Retry-After` (RFC 9110, section 10.2.3), if valid.
     pub retry_after: Option<RetryAfter>,
-    /// Location as received, for [`crate::redirect`] to judge.
+    /// Location as received; [`crate::redirect`] judges it.
     pub location: Option<String>,
     /// Field `Accept-Ranges` (RFC 9110, section 14.3), if known.
     pub accept_ranges: Option<AcceptRanges>,
     /// Whether the server closes the connection after this answer.
     pub close: bool,
-    /// Requests the server still takes on this connection (`Keep-Alive: max=`), a hint.
+    /// Number of requests that the server still accepts on this connection (`Keep-Alive: max=`), a hint.
     pub keep_alive_max: Option<u32>,
-    /// Content-Encoding, lower case; `None` for identity. Some servers label a stored
-    /// `.gz` as `gzip` or `x-gzip` though its bytes are the file's own.
+    /// Content-Encoding in lower case; `None` for identity. Some servers label a stored `.gz` as `gzip` or `x-gzip`
+    /// although the bytes are the file's own.
     pub content_encoding: Option<String>,
-    /// Content-Type, e.g. to tell a login page from a file.
+    /// Content-Type, for example to detect a login page.
     pub content_type: Option<String>,
     /// Field `Via` (RFC 9110, section 7.6.3), as received.
     pub via: Option<String>,
@@ -67,13 +66,13 @@ pub struct ResponseHead {
     pub server: Option<String>,
     /// Field `Date`, as Unix time in seconds, if valid.
     pub date: Option<i64>,
-    /// Fields of object stores (`x-amz-…`), names in lower case: checksums, regions, versions. And `etag`, where it has
-    /// another form than HTTP says.
+    /// Fields of object stores (`x-amz-…`) with names in lower case: checksums, regions, versions. Also `etag`, if it
+    /// is not in the form of HTTP.
     pub store_fields: Vec<(String, String)>,
 }
 
 impl ResponseHead {
-    /// A head that has no fields.
+    /// Creates a head without fields.
     pub(crate) fn without_fields(version: Version, status: u16) -> ResponseHead {
         ResponseHead {
             version,
@@ -99,13 +98,13 @@ impl ResponseHead {
 }
 
 impl ResponseHead {
-    /// The value of an object store's field; `name` in lower case.
+    /// Value of an object store's field; `name` is in lower case.
     pub fn store_field(&self, name: &str) -> Option<&str> {
         self.store_fields.iter().find(|(field, _)| field == name).map(|(_, value)| value.as_str())
     }
 
-    /// Whether the body's bytes are those of the file `path` as stored: no
-    /// Content-Encoding, or the one that merely repeats the file's suffix.
+    /// Whether the body has the bytes of the file `path` as stored. There is no Content-Encoding, or it only repeats
+    /// the file's suffix.
     pub(crate) fn is_stored_form(&self, path: &str) -> bool {
         match self.content_encoding.as_deref() {
             None => true,
@@ -119,32 +118,32 @@ impl ResponseHead {
 }
 
 impl ResponseHead {
-    /// The head of an answer that came in frames (HTTP/2), where the fields say nothing about
-    /// the connection. `version` is then HTTP/1.1, from which nothing is to be concluded.
+    /// Creates the head of an answer in frames (HTTP/2), where the fields say nothing about the connection. `version`
+    /// is set to HTTP/1.1, which means nothing then.
     pub(crate) fn from_fields(status: u16, fields: &[httparse::Header<'_>]) -> Result<ResponseHead, Http1Error> {
         read_fields(Version::Http11, status, fields).map(|(head, _)| head)
     }
 }
 
-/// How the end of the body is found.
+/// How the end of the body is determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Framing {
-    /// So many bytes; 0 also for answers that have no body.
+    /// This number of bytes; 0 also for answers without a body.
     Length(u64),
     Chunked,
     UntilClose,
-    /// The answer to CONNECT succeeded.
+    /// The answer to a successful CONNECT.
     Tunnel,
 }
 
 pub(super) struct ParsedHead {
     pub(super) head: ResponseHead,
     pub(super) framing: Framing,
-    /// Bytes of the input that were the head.
+    /// Number of input bytes of the head.
     pub(super) head_bytes: usize,
 }
 
-/// Fields that decide the framing, gathered before it is decided.
+/// Fields that determine the framing, collected first.
 #[derive(Default)]
 struct FramingFields {
     content_length: Option<u64>,
@@ -153,10 +152,9 @@ struct FramingFields {
     keep_alive: bool,
 }
 
-/// Parses the head at the start of `input`; `None`: it is not complete.
+/// Parses the head at the start of `input`; `None` if it is incomplete.
 pub(super) fn parse(input: &[u8], limit: usize, method: Method) -> Result<Option<ParsedHead>, Http1Error> {
-    // Only the first `limit` bytes are looked at, so that the outcome does not depend on
-    // how much has been read beyond.
+    // Only the first `limit` bytes are examined, so that the result does not depend on how much was read beyond.
     let window = &input[..input.len().min(limit)];
     let mut fields = [const { MaybeUninit::uninit() }; HEADERS_MAX];
     let mut response = httparse::Response::new(&mut []);
@@ -180,8 +178,8 @@ pub(super) fn parse(input: &[u8], limit: usize, method: Method) -> Result<Option
     head.close = framing_fields.close || (version == Version::Http10 && !framing_fields.keep_alive);
     let framing = decide_framing(&head, method, &framing_fields)?;
     if framing_fields.transfer_encoding.is_some() && framing_fields.content_length.is_some() {
-        // Two lengths: chunks overrule the other (RFC 9112, 6.3 rule 3). As with curl and apt the answer is taken, and as
-        // somebody else may have gone by the other length, nothing behind it on this connection is.
+        // Two lengths: chunked overrides the other (RFC 9112, 6.3 rule 3). Like curl and apt we accept the answer. An
+        // intermediary may have used the other length, so nothing behind the answer on this connection is accepted.
         head.content_length = None;
         head.close = true;
     }
@@ -195,8 +193,7 @@ fn incomplete(window: &[u8], limit: usize) -> Result<Option<ParsedHead>, Http1Er
     Ok(None)
 }
 
-/// Reports an error once the line that has it is complete, not before: otherwise the
-/// outcome would depend on how the bytes are cut.
+/// Reports an error only once its line is complete. Otherwise the result would depend on how the bytes are cut.
 fn refuse(error: httparse::Error, window: &[u8], limit: usize) -> Result<Option<ParsedHead>, Http1Error> {
     let lines_end = window.iter().rposition(|&byte| byte == b'\n').map_or(0, |newline| newline + 1);
     let mut fields = [const { MaybeUninit::uninit() }; HEADERS_MAX];
@@ -231,7 +228,7 @@ fn read_fields(
             4 if is("Date") => head.date = date(value),
             4 if is("ETag") => {
                 head.etag = ascii(value).and_then(EntityTag::parse);
-                // Some object stores leave the quotes out.
+                // Some object stores omit the quotes.
                 if head.etag.is_none() {
                     head.store_fields.push(("etag".into(), text(value)));
                 }
@@ -250,7 +247,7 @@ fn read_fields(
                 });
             }
             13 if is("Content-Range") => {
-                // Two of them, even equal ones, make no sense in a single-range answer.
+                // Two Content-Range fields, even equal ones, make no sense in a single-range answer.
                 head.content_range = Some(match head.content_range {
                     None => ascii(value).map_or(ContentRange::Malformed, ContentRange::parse),
                     Some(_) => ContentRange::Malformed,
@@ -281,7 +278,7 @@ fn read_fields(
     Ok((head, framing))
 }
 
-/// RFC 9112, 6.3, in its order, but refusing where it leaves the choice.
+/// RFC 9112, 6.3, in its order; where it leaves a choice, the answer is refused.
 fn decide_framing(head: &ResponseHead, method: Method, fields: &FramingFields) -> Result<Framing, Http1Error> {
     let status = head.status;
     if method == Method::Connect && (200..300).contains(&status) {
@@ -304,7 +301,7 @@ fn decide_framing(head: &ResponseHead, method: Method, fields: &FramingFields) -
     }
 }
 
-/// Digits, or a list of the same digits (RFC 9112, 6.3 rule 5 allows the list).
+/// Parses digits, or a list of equal numbers (RFC 9112, 6.3 rule 5 allows the list).
 fn read_content_length(value: &[u8], framing: &mut FramingFields) -> Result<(), Http1Error> {
     let bad = || Http1Error::BadContentLength { value: text(value) };
     for item in value.split(|&byte| byte == b',') {
@@ -345,7 +342,7 @@ fn ascii(value: &[u8]) -> Option<&str> {
     std::str::from_utf8(value).ok().filter(|text| text.is_ascii())
 }
 
-/// Field values may hold any byte above 0x7f; what is not UTF-8 shows as U+FFFD.
+/// Field values may contain any byte above 0x7f; invalid UTF-8 becomes U+FFFD.
 fn text(value: &[u8]) -> String {
     String::from_utf8_lossy(value.trim_ascii()).into_owned()
 }
@@ -370,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_the_fields() {
+    fn fields_of_a_head_are_read() {
         let (head, framing) = parse_get(
             "HTTP/1.1 206 Partial Content\r\nVia: 1.1 varnish (Varnish/6.1)\r\nSERVER: nginx\r\ndate: Sun, 06 Nov 1994 08:49:38 GMT\r\n\
              content-type: application/x-gzip\r\nContent-Length: 5\r\nContent-Range: bytes 5-9/100\r\n\
@@ -490,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn closing_per_version() {
+    fn each_version_closes_by_its_own_rules() {
         for (head, close) in [
             ("HTTP/1.1 200 OK", false),
             ("HTTP/1.1 200 OK\r\nConnection: close", true),

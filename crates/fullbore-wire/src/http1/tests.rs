@@ -147,7 +147,7 @@ fn close_after_k_answers_leaves_the_rest_unanswered() {
 
 /// M12: HTTP/1.0 shows in the head, so that the caller stops pipelining to this host.
 #[test]
-fn http_1_0() {
+fn the_version_of_an_answer_by_http_1_0_shows_in_the_head() {
     for (head, keep_alive) in [
         ("HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nhi", false),
         ("HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nhi", true),
@@ -165,7 +165,7 @@ fn http_1_0() {
 }
 
 #[test]
-fn the_end_of_the_stream() {
+fn the_end_of_the_stream_ends_or_truncates_an_answer() {
     for (answer, last) in [
         ("", None),
         ("HTTP/1.1 200 OK\r\n\r\nall of it", Some(Seen::End(1, false))),

@@ -1,12 +1,12 @@
-//! Limits on the heads of answers and on the frames without content that a server sends.
+//! Limits on the heads of answers, and on frames without content, that a server sends.
 //!
-//! h2 queues interim heads until a stream is polled, and flow control does not cover them: a server could fill the memory
-//! between two polls. [`Metered`] sits below h2 and reads the frame headers that pass (RFC 9113, section 4.1). The
-//! connection fails when more heads arrive than its requests explain.
+//! h2 queues interim heads until a stream is polled, and flow control does not cover them: a server could fill the
+//! memory between two polls. [`Metered`] sits below h2 and reads the headers of the passing frames (RFC 9113, section
+//! 4.1). The connection fails if more heads arrive than its requests justify.
 //!
-//! h2 itself limits what else it queues: small DATA frames, CONTINUATION frames, and replies to PING and SETTINGS. But it
-//! reads such frames without an end, and takes the time of all other connections for them. So the connection fails, too,
-//! when more frames other than DATA arrive than its requests and its content explain.
+//! h2 itself bounds its other queues: small DATA frames, CONTINUATION frames, and replies to PING and SETTINGS. But it
+//! reads such frames without end, at the expense of all other connections. So the connection also fails if more frames
+//! other than DATA arrive than its requests and content justify.
 
 use std::io;
 use std::pin::Pin;
@@ -18,25 +18,26 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::http1::INFORMATIONAL_MAX;
 
-/// HEADERS frames that one request explains: interim heads, the final head, and trailers.
+/// Number of HEADERS frames that one request justifies: interim heads, the final head, and trailers.
 const HEADS_PER_STREAM: u64 = INFORMATIONAL_MAX as u64 + 2;
 
-/// Frames other than DATA that need no explanation. A guess: servers begin with about five, and an idle connection
-/// gets a PING every few seconds.
+/// Number of frames other than DATA that need no justification. A guess: servers begin with about five, and an idle
+/// connection gets a PING every few seconds.
 const CONTROL_FRAMES_FREE: u64 = 10_000;
 
-/// Frames other than DATA that one request explains. A guess: PRIORITY, WINDOW_UPDATE and RST_STREAM, a few each.
+/// Number of frames other than DATA that one request justifies. A guess: PRIORITY, WINDOW_UPDATE and RST_STREAM, a few
+/// each.
 const CONTROL_FRAMES_PER_REQUEST: u64 = 100;
 
-/// Bytes of content that explain one more frame. Servers send a WINDOW_UPDATE for some KiB of an upload, and a PING for
-/// some KiB of an answer. An acknowledgement is smaller, and does not explain the next PING.
+/// Number of content bytes that justify one further frame. Servers send a WINDOW_UPDATE for some KiB of an upload, and
+/// a PING for some KiB of an answer. An acknowledgement is smaller, and does not justify the next PING.
 const BYTES_PER_CONTROL_FRAME: u64 = 64;
 
 const HEADER_BYTES: usize = 9;
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 
-/// The requests of a connection, counted by its client and read by its [`Metered`].
+/// Number of requests of a connection, counted by its client and read by its [`Metered`].
 #[derive(Clone, Debug, Default)]
 pub(super) struct Requests(Arc<AtomicU64>);
 
@@ -46,24 +47,24 @@ impl Requests {
     }
 }
 
-/// The heads that have arrived, and the requests that explain them.
+/// Counters of received frames and of the requests that justify them.
 #[derive(Debug, Default)]
 struct Meter {
     requests: Requests,
-    /// The frame header that is being read, and how much of it is there.
+    /// The frame header being read, and the number of its bytes read so far.
     header: [u8; HEADER_BYTES],
     header_read: usize,
     /// Bytes of the present frame that are still to come.
     payload_left: usize,
     heads: u64,
-    /// Frames other than DATA.
+    /// Number of frames other than DATA.
     control_frames: u64,
-    /// Bytes of DATA frames that were received, and all bytes that were sent.
+    /// Bytes of received DATA frames, and all sent bytes.
     content_bytes: u64,
 }
 
 impl Meter {
-    /// Takes received bytes, however they are split.
+    /// Counts received bytes, however they are split.
     fn receive(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             let skipped = self.payload_left.min(bytes.len());

@@ -169,7 +169,7 @@ async fn refused_and_reset_streams_differ_and_harm_no_other() {
 }
 
 #[tokio::test]
-async fn a_broken_connection_and_one_that_is_not_http2() {
+async fn a_broken_connection_and_one_without_http2_are_errors() {
     let (mut client, driver, server) = raw().await;
     client.ready().await.unwrap();
     let answer = client.send(&get("/a")).unwrap();

@@ -1,5 +1,5 @@
-//! Files from all hosts of several archives at once: the loop that shows progress and hears signals, and what is said
-//! when it ends early.
+//! Fetches files from all hosts of several archives at once: the loop with progress and signals, and the errors when it
+//! ends early.
 
 use std::future::Future;
 use std::path::Path;
@@ -26,15 +26,15 @@ use crate::fetch::{Catalogue, FetchEvent, Fetcher, Watch};
 use crate::hosts::HostSet;
 use crate::queue::{Item, ItemId};
 
-/// Tells of the faults of a fetcher's hosts while the run goes on.
+/// Reports new faults of a fetcher's hosts as events.
 pub struct Faults {
     watch: Watch,
-    /// How many of each host.
+    /// Number of reported faults per host.
     told: Vec<u64>,
 }
 
 impl Faults {
-    /// None told yet.
+    /// Starts with no fault reported.
     pub fn of(fetcher: &Fetcher) -> Faults {
         Faults { watch: fetcher.watch(), told: Vec::new() }
     }
@@ -63,7 +63,7 @@ pub struct Fetched {
     pub given_up: Vec<GivenUp>,
 }
 
-/// Whether it is for the name of one file that it cannot be written.
+/// Whether a file cannot be written because of its own name.
 fn is_of_one_file(cause: &Cause) -> bool {
     use FileError::{NotRegular, Path, Symlink};
     let of_a_name = |error: &FileError| matches!(error, Path { .. } | Symlink { .. } | NotRegular { .. });
@@ -74,10 +74,10 @@ fn is_of_one_file(cause: &Cause) -> bool {
     }
 }
 
-/// What to do about a store that failed while files were fetched.
+/// Hint for a store that failed while files were fetched.
 const NEXT_RUN_FINDS: &str = "run again when the store answers: stored files are found";
 
-/// A file that could not be written.
+/// The error for a file that could not be written.
 pub(crate) fn local_failure(path: &str, cause: &Cause) -> CommandError {
     if let Some(failure) = StoreFailure::behind(cause) {
         return failure.command(format_args!("{path}: {cause}")).hint(NEXT_RUN_FINDS);
@@ -91,23 +91,23 @@ pub(crate) fn local_failure(path: &str, cause: &Cause) -> CommandError {
     error.hint(hint)
 }
 
-/// One batch of files, for one fetcher.
+/// A batch of files for one fetcher.
 pub struct Job<'a> {
     /// Names, sizes and hashes of the files.
     pub batch: Arc<dyn Catalogue>,
-    /// The files to fetch, by number.
+    /// The files to fetch.
     pub items: Vec<Item>,
     /// The fetcher that requests the files.
     pub fetcher: &'a mut Fetcher,
     /// The landing that writes the files.
     pub landing: &'a Landing,
-    /// What is told of the hosts.
+    /// Faults reported so far.
     pub faults: &'a mut Faults,
 }
 
-/// Files that become known one after the other, for one fetcher.
+/// Files that become known during the run, for one fetcher.
 pub struct Fed<'a> {
-    /// Names, sizes and hashes of the files; it knows each before the feed has it.
+    /// Names, sizes and hashes of the files; it must know each before the feed has it.
     pub catalogue: Arc<dyn Catalogue>,
     /// The files to fetch.
     pub items: mpsc::Receiver<Vec<Item>>,
@@ -115,29 +115,29 @@ pub struct Fed<'a> {
     pub fetcher: &'a mut Fetcher,
     /// The landing that writes the files.
     pub landing: &'a Landing,
-    /// What is told of the hosts.
+    /// Faults reported so far.
     pub faults: &'a mut Faults,
 }
 
-/// The end of a file of a feed.
+/// Outcome of a file of a feed.
 #[derive(Debug)]
 pub enum FedEvent {
-    /// It is verified and has its final name.
+    /// The file is verified and has its final name.
     Verified(ItemId),
     /// No host served it right.
     GivenUp(GivenUp),
-    /// The destination refuses this one file.
+    /// The destination refused this one file.
     Refused(ItemId, Cause),
 }
 
-/// A file for the verdict's samples.
+/// Creates the file for the verdict's samples, if one is wanted.
 fn samples(record: Option<&Path>) -> Result<Option<Box<dyn RecordSamples>>, CommandError> {
     let Some(path) = record else { return Ok(None) };
-    let file = std::fs::File::create(path).map_err(|error| CommandError::disk(path, &error))?;
+    let file = std::fs::File::create(path).map_err(|error| CommandError::cannot("create", path, &error))?;
     Ok(Some(Box::new(std::io::BufWriter::new(file))))
 }
 
-/// Files and bytes of a run so far. Clones count the same ones.
+/// Counts files and bytes of a run so far. Clones share the counters.
 #[derive(Debug, Clone, Default)]
 pub struct Totals(Arc<Counters>);
 
@@ -147,7 +147,7 @@ struct Counters {
     bytes: AtomicU64,
     total_files: AtomicU64,
     total_bytes: AtomicU64,
-    /// Of those, what other machines do.
+    /// The part that other machines do.
     elsewhere: Elsewhere,
 }
 
@@ -160,7 +160,7 @@ struct Elsewhere {
 }
 
 impl Totals {
-    /// What other machines have done of this run, of what they are to do. Each call replaces the one before.
+    /// Sets the files and bytes that other machines have done, and must do in total. Each call replaces the one before.
     pub fn elsewhere(&self, done: (u64, u64), total: (u64, u64)) {
         let elsewhere = &self.0.elsewhere;
         elsewhere.files.store(done.0, Ordering::Relaxed);
@@ -180,7 +180,7 @@ impl Totals {
         (sum(&own.total_files, &other.total_files), sum(&own.total_bytes, &other.total_bytes))
     }
 
-    /// So many more files and bytes are to be fetched.
+    /// Adds files and bytes to be fetched.
     pub fn expect(&self, files: u64, bytes: u64) {
         self.0.total_files.fetch_add(files, Ordering::Relaxed);
         self.0.total_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -192,7 +192,7 @@ impl Totals {
     }
 }
 
-/// What has come so far, over all batches of a run, and what limits it.
+/// Progress over all batches of a run, with the sampler of its limit.
 pub struct Progression {
     sampler: Option<Sampler>,
     started: Instant,
@@ -200,7 +200,7 @@ pub struct Progression {
 }
 
 impl Progression {
-    /// Starts to sample; `destination` is where the run writes.
+    /// Starts the sampler. `destination` is where the run writes; samples are recorded in `record`, if given.
     ///
     /// # Errors
     /// A [`CommandError`] if the file of `record` cannot be created, or the system cannot start a thread.
@@ -219,9 +219,9 @@ impl Progression {
         &self.totals
     }
 
-    /// Fetches a batch with each of these fetchers, all at once; `on_verified` hears of each file (by the
-    /// place of its job) when it has its final name. Failures of our own side end it; what was fetched by then
-    /// stays for the next run.
+    /// Fetches a batch with each of these fetchers, all at once. `on_verified` is called with the index of the job for
+    /// each file that has its final name. A failure on our own side ends it; files fetched by then stay for the next
+    /// run.
     ///
     /// # Errors
     /// A [`CommandError`] of kind interrupted after a signal, or of the destination if files cannot be written or
@@ -302,8 +302,9 @@ impl Progression {
         }
     }
 
-    /// Fetches the files of a feed until `driver` ends, which hears of each file by `on_event` and gives out the next.
-    /// Files that are on their way then are abandoned. The caller counts the files by [`Progression::totals`].
+    /// Fetches the files of a feed until `driver` ends. `on_event` is called for each file, so that the driver can
+    /// supply the next. Files still being fetched then are abandoned. The caller counts the files by
+    /// [`Progression::totals`].
     ///
     /// # Errors
     /// A [`CommandError`] of the destination if files cannot be written. Faults of mirrors, and refusals of one file,
@@ -375,13 +376,13 @@ impl Progression {
         self.totals.all().1
     }
 
-    /// Ends the sampler; the verdict is on everything until now. `None` the second time.
+    /// Ends the sampler and returns the verdict so far; `None` the second time.
     pub fn verdict(&mut self) -> Option<Verdict> {
         self.sampler.take().map(Sampler::finish)
     }
 }
 
-/// Until all of them are done.
+/// Waits until all futures have ended.
 async fn all(mut futures: Vec<Pin<Box<dyn Future<Output = ()> + Send + '_>>>) {
     std::future::poll_fn(|context| {
         futures.retain_mut(|future| future.as_mut().poll(context).is_pending());
@@ -390,7 +391,7 @@ async fn all(mut futures: Vec<Pin<Box<dyn Future<Output = ()> + Send + '_>>>) {
     .await;
 }
 
-/// Rate and time to go, of bytes as they come, not file by file.
+/// Rate and remaining time of the received bytes, independent of files.
 struct Shown<'a> {
     progression: &'a Progression,
     landings: Vec<Landing>,
@@ -404,7 +405,7 @@ impl<'a> Shown<'a> {
 
     fn progress(&mut self, limit: Option<String>) -> Progress {
         let total_bytes = self.progression.needed_bytes();
-        // A file that came twice does not make it more than all.
+        // Bytes fetched twice must not exceed the total.
         let own: u64 = self.landings.iter().map(|landing| landing.counts().written_bytes).sum();
         let bytes = (own + self.progression.totals.elsewhere_bytes()).min(total_bytes);
         let counts = Counts {

@@ -1,4 +1,4 @@
-//! Archives in buckets: the wire fetches from them as from a mirror, and the crate of the store signs.
+//! Archives in buckets. This crate fetches from them as from a mirror; the store's crate signs the requests.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,24 +8,24 @@ use fullbore_engine::run::CommandError;
 use super::NetworkSettings;
 use crate::signer::SignedMirror;
 
-/// Beginning of the address of a bucket.
+/// Scheme of the address of a bucket.
 const SCHEME: &str = "s3://";
 
 /// Opens archives in buckets.
 pub trait OpenBucket: Send + Sync + fmt::Debug {
-    /// The archive at this address; nothing is asked yet.
+    /// Opens the archive at this address; no request is sent yet.
     ///
     /// # Errors
-    /// A usage error if it is no address, or nobody knows how to reach it.
+    /// A [`CommandError`] of kind usage if the address or the settings for it are invalid.
     fn open(&self, address: &str, network: &NetworkSettings) -> Result<SignedMirror, CommandError>;
 }
 
-/// Opens archives in buckets, for all parts of a run.
+/// Opens archives in buckets; shared by all parts of a run.
 #[derive(Debug, Clone)]
 pub struct Buckets(Arc<dyn OpenBucket>);
 
 impl Buckets {
-    /// Opens them by this.
+    /// Creates it from an implementation.
     pub fn new(open: impl OpenBucket + 'static) -> Buckets {
         Buckets(Arc::new(open))
     }
@@ -37,7 +37,7 @@ impl PartialEq for Buckets {
     }
 }
 
-/// Whether an address is that of a bucket.
+/// Whether this is the address of a bucket (`s3://`).
 pub fn is_bucket(address: &str) -> bool {
     address.starts_with(SCHEME)
 }

@@ -1,22 +1,21 @@
-//! Where the connections of a run live.
+//! Runtimes for the connections of a run.
 
 use std::time::Duration;
 
 use fullbore_engine::run::{CommandError, ErrorKind};
 use fullbore_engine::stage::{Kind, Ledger};
 
-/// Time that tasks have to end, when nothing is wanted of them any more.
+/// Time that tasks have to end after the run.
 const NETWORK_END: Duration = Duration::from_secs(1);
 
-/// Files that are put at once: as many as fill a path of 100 ms with files of 200 bytes at the rate that ten servers of
-/// one core each take.
+/// Number of files put at once: enough to fill a path of 100 ms with files of 200 bytes, at the rate of ten servers
+/// with one core each.
 pub const FILES_AT_ONCE: usize = 128;
 
-/// Threads for blocking work. Each file on its way has one, which may wait for servers; names of servers are looked up
-/// by others.
+/// Number of threads for blocking work. Each file in flight has one, which may wait for servers; others look up names.
 const BLOCKING_THREADS: usize = FILES_AT_ONCE + 64;
 
-/// Where connections live: one worker, accounted as the stage "network".
+/// Creates the runtime for fetching: one worker, accounted as the stage "network".
 ///
 /// # Errors
 /// A [`CommandError`] of kind internal if the system cannot start the thread.
@@ -31,8 +30,8 @@ pub fn network_runtime(ledger: &Ledger) -> Result<tokio::runtime::Runtime, Comma
         .map_err(|error| CommandError::new(ErrorKind::Internal, error))
 }
 
-/// Where the connections of a run to many servers live, of which each may wait for a thread; its threads play the stage
-/// `send`.
+/// Creates the runtime for sending to many servers, with a blocking thread per file in flight. Its threads are
+/// accounted as the stage `send`.
 ///
 /// # Errors
 /// A [`CommandError`] of kind internal if the system cannot start the threads.
@@ -48,7 +47,7 @@ pub fn sending_runtime(ledger: &Ledger) -> Result<tokio::runtime::Runtime, Comma
         .map_err(|error| CommandError::new(ErrorKind::Internal, error))
 }
 
-/// A runtime whose end waits for nobody: a name that is being resolved may take as long as it likes.
+/// A runtime that does not wait at its end: the lookup of a name may take any time.
 pub struct Network(Option<tokio::runtime::Runtime>);
 
 impl Network {

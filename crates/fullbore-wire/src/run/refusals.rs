@@ -1,7 +1,7 @@
-//! Why files did not come: what each host did wrong, and what kind of failure that is.
+//! Why files were not delivered: the faults of each host, and the kind of failure.
 //!
-//! If a host sent something else than the signed index says, and no host sent the right bytes, that is a failure of
-//! verification. A file that is nowhere, or that nobody could send, is one of the network.
+//! If a host sent other content than the signed index says, and no host sent the right bytes, it is a failure of
+//! verification. If a file does not exist, or nobody could send it, it is a failure of the network.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +11,13 @@ use crate::dispatcher::GivenUp;
 use crate::fetch::HostSeen;
 use crate::hosts::Fault;
 
-/// Hosts named for one file; a list of mirrors may be long.
+/// Maximum number of hosts named for one file; a list of mirrors may be long.
 const HOSTS_NAMED: usize = 8;
 
-/// What hosts are called, and why some of them are out.
+/// Names of the hosts, and why some of them are out.
 pub struct Hosts {
     names: Vec<String>,
-    /// A file that nobody was asked for is missing for what put the hosts out.
+    /// Reasons why hosts are out. They explain a file for which no host was asked.
     out: Vec<String>,
 }
 
@@ -28,7 +28,7 @@ impl Hosts {
         Hosts { names: hosts.iter().map(|host| host.name.clone()).collect(), out: out.take(HOSTS_NAMED).collect() }
     }
 
-    /// Why a file did not come, in one line.
+    /// Why a file was not delivered, in one line.
     pub fn why(&self, given_up: &GivenUp) -> String {
         let tried = || given_up.tried.iter().filter_map(|host| self.names.get(host as usize));
         let tried: Vec<&str> = tried().map(String::as_str).take(HOSTS_NAMED).collect();
@@ -42,20 +42,20 @@ impl Hosts {
         }
     }
 
-    /// What each host did wrong with a file: its name, and the fault.
+    /// Name and fault of each host that failed a file.
     pub fn of_each(&self, given_up: &GivenUp) -> Vec<(String, String)> {
         let named =
             given_up.faults.iter().filter_map(|(host, fault)| Some((self.names.get(usize::from(*host))?, fault)));
         named.map(|(host, fault)| (host.clone(), fault.to_string())).take(HOSTS_NAMED).collect()
     }
 
-    /// What each host did wrong with a file.
+    /// Fault of each host that failed a file, as text.
     fn faults(&self, given_up: &GivenUp) -> Vec<String> {
         self.of_each(given_up).into_iter().map(|(host, fault)| format!("{host}: {fault}")).collect()
     }
 }
 
-/// Whether some host sent something else in the place of the file.
+/// Whether any host sent other content instead of the file.
 pub fn is_wrong(given_up: &GivenUp) -> bool {
     given_up.faults.iter().any(|(_, fault)| fault.is_wrong_content())
 }
@@ -66,25 +66,25 @@ pub fn is_lost(given_up: &GivenUp) -> bool {
     given_up.missing || (!given_up.faults.is_empty() && given_up.faults.iter().all(|(_, fault)| is_answer(fault)))
 }
 
-/// Indexes that did not come, by their hash.
+/// Indexes that were not delivered, by their hash.
 #[derive(Default)]
 pub struct Refusals(BTreeMap<Sha256, Refusal>);
 
-/// What is known of one of them.
+/// Failures of one index.
 #[derive(Debug, Clone)]
 pub struct Refusal {
-    /// What each host did wrong, a line for each.
+    /// Fault of each host, one line each.
     pub reasons: Vec<String>,
     /// Whether some host sent other content than expected.
     pub is_wrong: bool,
-    /// Every host said that it is not there.
+    /// Whether every host answered that it does not exist.
     pub is_absent: bool,
-    /// See [`is_lost`].
+    /// Result of [`is_lost`].
     pub is_lost: bool,
 }
 
 impl Refusals {
-    /// Notes what became of an index.
+    /// Records the failure of an index.
     pub fn note(&mut self, sha256: Sha256, given_up: &GivenUp, hosts: &Hosts) {
         let faults = hosts.faults(given_up);
         let reasons = if faults.is_empty() { vec![hosts.why(given_up)] } else { faults };
@@ -93,13 +93,13 @@ impl Refusals {
         self.0.insert(sha256, refusal);
     }
 
-    /// Whether this holds for all these forms of an index.
+    /// Whether `holds` is true for all these forms of an index.
     pub fn are(&self, forms: &mut dyn Iterator<Item = Sha256>, holds: fn(&Refusal) -> bool) -> bool {
         let mut forms = forms.peekable();
         forms.peek().is_some() && forms.all(|sha256| self.0.get(&sha256).is_some_and(holds))
     }
 
-    /// The forms of an index that tell most of why it is missing: the first that came wrong, else the first.
+    /// The most informative failure among these forms of an index: the first with wrong content, otherwise the first.
     pub fn of(&self, forms: &mut dyn Iterator<Item = Sha256>) -> Option<&Refusal> {
         let mut first = None;
         for refusal in forms.filter_map(|sha256| self.0.get(&sha256)) {
@@ -112,20 +112,20 @@ impl Refusals {
     }
 }
 
-/// Why files did not come, of all of them.
+/// Common reason of several failed files.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Why {
-    /// Nobody sent anything wrong in the place of a file.
+    /// No host sent wrong content.
     #[default]
     Various,
-    /// Some came wrong.
+    /// Some hosts sent wrong content.
     Wrong,
-    /// All that is known is wrong bytes.
+    /// All known faults are wrong bytes.
     Corrupt,
 }
 
 impl Why {
-    /// Of all that hosts did wrong with files that nobody brought.
+    /// Classifies the faults of all files that were not delivered.
     pub fn of<'a>(faults: impl Iterator<Item = &'a Fault>) -> Why {
         let (mut wrong, mut other) = (false, false);
         for fault in faults {

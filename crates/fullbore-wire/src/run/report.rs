@@ -12,9 +12,9 @@ use super::site::Site;
 use crate::fetch::HostSeen;
 use crate::hosts::SeenFault;
 
-/// The report of a run, while the run is going on.
+/// The report of a running command.
 pub struct RunReport {
-    /// The parts of the summary that are known so far.
+    /// The summary so far.
     pub summary: Summary,
     started: Instant,
     phases: Vec<(u64, Phase)>,
@@ -42,7 +42,7 @@ impl RunReport {
         events.emit(Event::Phase { phase });
     }
 
-    /// Warns the user, now and in the report.
+    /// Warns the user now, and in the report.
     pub fn warn(&mut self, events: &mut dyn Events, line: String) {
         self.summary.warn(line.clone());
         events.warn(line);
@@ -90,12 +90,12 @@ pub fn add_transfers<'s>(
 struct HostsOf<'a> {
     started: Instant,
     duration_ms: u64,
-    /// With a lane for each host.
+    /// Timeline with a lane for each host.
     timeline: &'a Timeline,
 }
 
 impl HostsOf<'_> {
-    /// One host's part; `origin` decided the state.
+    /// Report of one host. `origin` is true for the host that decided the state.
     fn report(&self, origin: bool, host: &HostSeen) -> HostReport {
         let totals = &host.totals;
         let seen = |fault: &SeenFault| FaultReport {

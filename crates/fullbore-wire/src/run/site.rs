@@ -1,4 +1,4 @@
-//! The mirrors of one archive during a run: their connections, and the threads that write what they send.
+//! The mirrors of one archive during a run: their connections, and the threads that write received data.
 
 use std::sync::Arc;
 
@@ -26,15 +26,15 @@ pub struct Site {
     faults: Faults,
 }
 
-/// What the sites of a run share.
+/// Parts that the sites of a run share.
 pub struct SiteParts<'a> {
-    /// The runtime that has the connections' tasks.
+    /// The runtime of the connections' tasks.
     pub runtime: &'a Runtime,
     /// Holds the clocks of the stages.
     pub ledger: &'a Ledger,
-    /// How the run uses the network.
+    /// Network settings of the run.
     pub network: &'a NetworkSettings,
-    /// Writing threads at most; fewer on machines with fewer cores.
+    /// Maximum number of writing threads; fewer on machines with fewer cores.
     pub threads_max: usize,
 }
 
@@ -42,7 +42,7 @@ impl Site {
     /// Starts the writing threads and prepares connections to `urls`; the first is the origin.
     ///
     /// # Errors
-    /// When the system starts no more threads.
+    /// A [`CommandError`] of kind internal if the system cannot start a thread.
     pub fn open<T: Target + 'static>(
         urls: Vec<Url>,
         options: FetchOptions,
@@ -72,7 +72,7 @@ impl Site {
         Fed { catalogue, items, fetcher: &mut self.fetcher, landing: &self.landing, faults: &mut self.faults }
     }
 
-    /// The job of fetching all `files`, less the parts that an earlier run left.
+    /// Makes a job that fetches all `files`, without the parts that an earlier run left.
     pub fn job_of(&mut self, files: &Arc<FileList>) -> Job<'_> {
         let item = |(id, file): (usize, &RemoteFile)| Item {
             id: id as ItemId,

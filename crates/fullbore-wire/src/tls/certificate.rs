@@ -1,33 +1,33 @@
-//! The public key and the dates out of a certificate of any version (X.509, RFC 5280, section 4.1; DER, X.690,
+//! Extracts the public key and the dates from a certificate of any version (X.509, RFC 5280, section 4.1; DER, X.690,
 //! section 8.1).
 //!
-//! Where keys are pinned nothing but the key counts, and the usual parser refuses certificates of version 1,
-//! which Tahoe-LAFS nodes have. The dates are for certificates that are trusted themselves, which the usual
-//! verifier refuses without having looked at them. The common name is for an error alone: no server is known by it.
+//! With pinned keys only the key counts, and the usual parser refuses certificates of version 1, which Tahoe-LAFS nodes
+//! have. The dates are for certificates that are trusted themselves, which the usual verifier refuses before it checks
+//! them. The common name is for error messages only: it identifies no server.
 
 const SEQUENCE: u8 = 0x30;
 const INTEGER: u8 = 0x02;
-/// The explicit version, which version 1 leaves out.
+/// Tag of the explicit version, which version 1 omits.
 const VERSION: u8 = 0xa0;
 
 const SET: u8 = 0x31;
 /// The attribute type commonName (2.5.4.3) with its header.
 const COMMON_NAME: [u8; 5] = [0x06, 0x03, 0x55, 0x04, 0x03];
-/// Bytes of a common name that are shown: its bound in RFC 5280, appendix A.
+/// Maximum number of bytes of a common name in messages: its bound in RFC 5280, appendix A.
 const COMMON_NAME_BYTES_MAX: usize = 64;
 
-/// Two digits of the year, without and with the century.
+/// Tags of times with a two-digit year, and with a four-digit year.
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 
-/// The SubjectPublicKeyInfo of a certificate in DER, its own header included. `None`: not a certificate.
+/// The SubjectPublicKeyInfo of a certificate in DER, with its own header. `None` if the input is not a certificate.
 pub(super) fn subject_public_key_info(certificate: &[u8]) -> Option<&[u8]> {
-    // Behind validity: subject.
+    // After validity: subject.
     let rest = element(validity_and_rest(certificate)?.1, SEQUENCE)?.1;
     Some(element(rest, SEQUENCE)?.0.whole)
 }
 
-/// The last common name of a certificate's subject, as text. `None`: there is none.
+/// The last common name of a certificate's subject, as text; `None` if it has none.
 pub(super) fn common_name(certificate: &[u8]) -> Option<String> {
     let (subject, _) = element(validity_and_rest(certificate)?.1, SEQUENCE)?;
     let mut rest = subject.content;
@@ -35,7 +35,7 @@ pub(super) fn common_name(certificate: &[u8]) -> Option<String> {
     while let Some((set, behind)) = element(rest, SET) {
         let (attribute, _) = element(set.content, SEQUENCE)?;
         if let Some(value) = attribute.content.strip_prefix(&COMMON_NAME) {
-            // Whatever string type it has: those in use are ASCII or UTF-8.
+            // Whatever its string type: those in use are ASCII or UTF-8.
             let (value, _) = element(value, *value.first()?)?;
             let shown = &value.content[..value.content.len().min(COMMON_NAME_BYTES_MAX)];
             found = Some(String::from_utf8_lossy(shown).into_owned());
@@ -45,13 +45,13 @@ pub(super) fn common_name(certificate: &[u8]) -> Option<String> {
     found
 }
 
-/// First and last second in which a certificate is valid, counted from 1970. `None`: not a certificate.
+/// First and last second of a certificate's validity, counted from 1970. `None` if the input is not a certificate.
 pub(super) fn validity(certificate: &[u8]) -> Option<(i64, i64)> {
     let (not_before, rest) = time(validity_and_rest(certificate)?.0)?;
     Some((not_before, time(rest)?.0))
 }
 
-/// The content of a certificate's validity, and what is behind it.
+/// The content of a certificate's validity, and the bytes behind it.
 fn validity_and_rest(certificate: &[u8]) -> Option<(&[u8], &[u8])> {
     let (certificate, _) = element(certificate, SEQUENCE)?;
     let (to_be_signed, _) = element(certificate.content, SEQUENCE)?;
@@ -68,8 +68,8 @@ fn validity_and_rest(certificate: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((validity.content, rest))
 }
 
-/// Takes a time off the front, in the two forms that certificates have (RFC 5280, section 4.1.2.5): YYMMDDhhmmssZ
-/// until 2049 and YYYYMMDDhhmmssZ from then on.
+/// Parses a time in the two forms of certificates (RFC 5280, section 4.1.2.5): YYMMDDhhmmssZ until 2049, and
+/// YYYYMMDDhhmmssZ from then on. Returns the rest as well.
 fn time(der: &[u8]) -> Option<(i64, &[u8])> {
     let (mut digits, century, rest) = match element(der, UTC_TIME) {
         Some((short, rest)) => (short.content, None, rest),
@@ -101,15 +101,15 @@ fn time(der: &[u8]) -> Option<(i64, &[u8])> {
     Some((((days(year, month, day) * 24 + hour) * 60 + minute) * 60 + second, rest))
 }
 
-/// Days from the start of 1970 to a day of the Gregorian calendar. Years start in March here, so that the leap day
-/// is the last of its year.
+/// Days from the start of 1970 to a day of the Gregorian calendar. Years start in March here, so that the leap day is
+/// the last of its year.
 fn days(year: i64, month: i64, day: i64) -> i64 {
     let year = if month > 2 { year } else { year - 1 };
     let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
     year * 365 + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400) + day_of_year - DAYS_TO_1970
 }
 
-/// From March of the year 0 to 1970.
+/// Days from March of the year 0 to 1970.
 const DAYS_TO_1970: i64 = 719_468;
 
 struct Element<'a> {
@@ -117,7 +117,7 @@ struct Element<'a> {
     content: &'a [u8],
 }
 
-/// Takes one element with this tag off the front: it, and what is behind it.
+/// Parses one element with this tag. Returns it, and the bytes behind it.
 fn element(der: &[u8], tag: u8) -> Option<(Element<'_>, &[u8])> {
     let (&[found, first], behind) = der.split_first_chunk::<2>()?;
     if found != tag {
@@ -125,7 +125,7 @@ fn element(der: &[u8], tag: u8) -> Option<(Element<'_>, &[u8])> {
     }
     let (length, header) = match first {
         0..=0x7f => (usize::from(first), 2),
-        // The length's own length; four bytes say more than any certificate has.
+        // Length of the length field; four bytes exceed any certificate.
         0x81..=0x84 => {
             let count = usize::from(first & 0x7f);
             let length = behind.get(..count)?.iter().fold(0_u64, |sum, &byte| sum << 8 | u64::from(byte));
@@ -209,7 +209,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_makes_it_panic(at: prop::sample::Index, byte: u8, cut: prop::sample::Index) {
+        fn nothing_makes_the_parser_panic(at: prop::sample::Index, byte: u8, cut: prop::sample::Index) {
             let mut certificate = certificate().to_vec();
             let at = at.index(certificate.len().min(200));
             certificate[at] = byte;

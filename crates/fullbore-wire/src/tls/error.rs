@@ -1,4 +1,4 @@
-//! What goes wrong with TLS, told so that a person can act on it.
+//! Errors of TLS, worded so that people can act on them.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,73 +9,73 @@ use rustls::{AlertDescription, CertificateError, OtherError};
 use super::pins::WrongKey;
 use super::trusted::CommonNameOnly;
 
-/// What went wrong with TLS, for the person reading it.
+/// An error of TLS.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
     /// A file of authorities cannot be used.
     #[error("{}: {reason}", file.display())]
     Pem {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// What is wrong with it.
+        /// Why it cannot be used.
         reason: String,
     },
     /// The system has no authorities (on Debian: package ca-certificates).
     #[error("no certificate authorities on this system ({reason}); install ca-certificates or name a file")]
     NoAuthorities {
-        /// What the search said.
+        /// Errors of the search.
         reason: String,
     },
-    /// The cryptography provider does not fit. Not seen with the one built in.
+    /// rustls refuses the configuration. Not seen with the built-in provider.
     #[error("TLS configuration: {reason}")]
     Configuration {
-        /// What rustls said.
+        /// The error of rustls.
         reason: String,
     },
     /// The host is neither a DNS name nor an address.
     #[error("{host}: not a name that TLS could verify")]
     BadName {
-        /// The host asked for.
+        /// The requested host.
         host: String,
     },
-    /// The certificate's time is over.
+    /// The certificate has expired.
     #[error("{host}: certificate expired{}", when(*not_after))]
     Expired {
         /// The host connected to.
         host: String,
-        /// Its end, seconds since 1970, where known.
+        /// Its last valid second since 1970, if known.
         not_after: Option<u64>,
     },
-    /// The certificate's time is yet to come; often the local clock is wrong.
+    /// The certificate is not valid yet; often the local clock is wrong.
     #[error("{host}: certificate not valid yet (local clock wrong?){}", when(*not_before))]
     NotYetValid {
         /// The host connected to.
         host: String,
-        /// Its start, seconds since 1970, where known.
+        /// Its first valid second since 1970, if known.
         not_before: Option<u64>,
     },
-    /// No trusted authority signed it.
+    /// No trusted authority issued the certificate.
     #[error("{host}: certificate issued by an unknown authority")]
     UnknownIssuer {
         /// The host connected to.
         host: String,
     },
-    /// It is an authority's, most often one that signed itself for its server, and nobody trusts it.
+    /// The certificate is that of an authority which nobody trusts; often a server signed its own.
     #[error("{host}: certificate signed by itself, and not trusted")]
     SelfSigned {
         /// The host connected to.
         host: String,
     },
-    /// It belongs to another name.
+    /// The certificate is for another name.
     #[error("{host}: certificate is for {presented}, not for this name")]
     WrongName {
         /// The host connected to.
         host: String,
-        /// The names it holds.
+        /// The names in the certificate.
         presented: String,
     },
-    /// It names its server by its common name alone, which nobody may go by (RFC 9525, section 2).
+    /// The certificate has only a common name, which must not be used (RFC 9525, section 2).
     #[error(
         "{host}: certificate names its server by a common name alone ({common_name}): \
          it needs a subjectAltName; make a new one"
@@ -86,20 +86,20 @@ pub enum TlsError {
         /// The common name.
         common_name: String,
     },
-    /// The server's key is none of the pinned ones.
+    /// The server's key is not one of the pinned keys.
     #[error("{host}: {reason}")]
     WrongKey {
         /// The host connected to.
         host: String,
-        /// With the pin of the key that was shown.
+        /// Description with the pin of the presented key.
         reason: String,
     },
-    /// Anything else about the certificate: revoked, not for servers, malformed.
+    /// Another fault of the certificate: revoked, not for servers, malformed.
     #[error("{host}: certificate refused: {reason}")]
     Untrusted {
         /// The host connected to.
         host: String,
-        /// What rustls said.
+        /// The error of rustls.
         reason: String,
     },
     /// The server does not speak TLS at this port.
@@ -108,20 +108,20 @@ pub enum TlsError {
         /// The host connected to.
         host: String,
     },
-    /// The server wants another certificate from this client, or any certificate.
+    /// The server wants a client certificate, or another one.
     #[error("{host}: the server refuses this client's certificate ({alert})")]
     ClientCertificate {
         /// The host connected to.
         host: String,
-        /// The alert's name, as in RFC 8446, section 6.
+        /// Name of the alert, as in RFC 8446, section 6.
         alert: String,
     },
-    /// Anything else rustls refused, alerts of the server included.
+    /// Another error of the handshake, including alerts of the server.
     #[error("{host}: TLS handshake: {reason}")]
     Handshake {
         /// The host connected to.
         host: String,
-        /// What rustls said.
+        /// The error of rustls.
         reason: String,
     },
     /// The connection broke during the handshake.
@@ -135,8 +135,8 @@ pub enum TlsError {
 }
 
 impl TlsError {
-    /// Whether the server could not show that it is the one asked for. Trying again at once is
-    /// of no use then, and going on with another certificate never happens.
+    /// Whether the server's identity could not be verified. Trying again at once is of no use then, and another
+    /// certificate is never accepted instead.
     #[must_use]
     pub fn is_untrusted(&self) -> bool {
         use TlsError::{
@@ -155,20 +155,21 @@ impl TlsError {
         )
     }
 
-    /// Whether nobody who is trusted vouches for the certificate; another authority may help then, and only then.
+    /// Whether no trusted authority issued the certificate; only then may another authority help.
     #[must_use]
     pub fn is_of_unknown_issuer(&self) -> bool {
         matches!(self, TlsError::UnknownIssuer { .. } | TlsError::SelfSigned { .. })
     }
 
-    /// Explains an error of tokio-rustls' handshake.
+    /// Classifies an error of tokio-rustls's handshake.
     pub(crate) fn of_handshake(host: &str, error: io::Error) -> TlsError {
-        // Whether this client has shown a certificate is not known here, so most alerts are told in rustls' words.
+        // Whether this client has shown a certificate is unknown here, so most alerts keep rustls's words.
         TlsError::of_io(host, &error, false).unwrap_or_else(|| TlsError::Io { host: host.to_owned(), source: error })
     }
 
-    /// Explains an error of a connection if it is one of TLS. A server refuses a client's certificate after the handshake.
-    /// `has_identity` says whether this client has a certificate to show: without one, most alerts mean something else.
+    /// Classifies an error of a connection if it is one of TLS. A server refuses a client's certificate after the
+    /// handshake. `has_identity` says whether this client has a certificate: without one, most alerts mean something
+    /// else.
     #[must_use]
     pub fn of_io(host: &str, error: &io::Error, has_identity: bool) -> Option<TlsError> {
         use AlertDescription::{
@@ -206,7 +207,7 @@ impl TlsError {
             CertificateError::NotValidYetContext { not_before, .. } => {
                 TlsError::NotYetValid { host, not_before: Some(not_before.as_secs()) }
             }
-            // A forged issuer of the right name shows as a bad signature.
+            // A forged issuer with the right name shows as a bad signature.
             CertificateError::UnknownIssuer | CertificateError::BadSignature => TlsError::UnknownIssuer { host },
             CertificateError::NotValidForName => TlsError::WrongName { host, presented: "another name".to_owned() },
             CertificateError::NotValidForNameContext { presented, .. } => {
@@ -220,7 +221,7 @@ impl TlsError {
             CertificateError::Other(OtherError(inner)) if inner.is::<WrongKey>() => {
                 TlsError::WrongKey { host, reason: inner.to_string() }
             }
-            // The name of an error of rustls' verifier, which is no dependency of ours.
+            // Name of an error in rustls's verifier, which is not a direct dependency.
             CertificateError::Other(OtherError(inner)) if inner.to_string() == "CaUsedAsEndEntity" => {
                 TlsError::SelfSigned { host }
             }
@@ -229,10 +230,10 @@ impl TlsError {
     }
 }
 
-/// The first names of a certificate; those of a content network hold hundreds.
+/// The first names of a certificate; that of a content network may have hundreds.
 pub(super) fn some_names(presented: &[String]) -> String {
     const SHOWN: usize = 3;
-    // rustls gives them as `DnsName("example.org")`; the name itself is what a person compares.
+    // rustls formats them as `DnsName("example.org")`; people compare the name itself.
     let name = |shown: &String| shown.split('"').nth(1).unwrap_or(shown).to_owned();
     let mut names = presented.iter().take(SHOWN).map(name).collect::<Vec<_>>().join(", ");
     match presented.len() {

@@ -1,7 +1,7 @@
-//! What a client may be told to overlook of a server's certificate, and a certificate of its own.
+//! Checks of a server's certificate that may be switched off, and a certificate of the client.
 //!
-//! For apt's `Acquire::https::Verify-Peer`, `Verify-Host`, `SslCert` and `SslKey` alone: what apt does
-//! where its administrator says so. The handshake's signature is verified in any case.
+//! Only for apt's `Acquire::https::Verify-Peer`, `Verify-Host`, `SslCert` and `SslKey`, as apt behaves if its
+//! administrator says so. The handshake's signature is always verified.
 
 use std::path::Path;
 
@@ -14,16 +14,16 @@ use super::{TlsError, read_pem};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Overlook {
-    /// All is looked at.
+    /// Check everything.
     #[default]
     Nothing,
-    /// The certificate may be for another name.
+    /// Accept a certificate for another name.
     Name,
-    /// Anybody may have signed it, for any name and time.
+    /// Accept a certificate of any issuer, for any name and time.
     Everything,
 }
 
-/// A certificate with its key, to show to servers that ask.
+/// A client certificate with its key, to present to servers that ask for one.
 #[derive(Debug)]
 pub struct Identity {
     pub(super) chain: Vec<CertificateDer<'static>>,
@@ -34,7 +34,7 @@ impl Identity {
     /// Reads PEM files; both may be the same.
     ///
     /// # Errors
-    /// [`TlsError::Pem`] naming the file: unreadable, too large, malformed or empty.
+    /// [`TlsError::Pem`] with the file's name if it is unreadable, too large, malformed or empty.
     pub fn read(chain: &Path, key: &Path) -> Result<Identity, TlsError> {
         let bad = |file: &Path, reason: String| TlsError::Pem { file: file.to_owned(), reason };
         let certificates: Vec<_> = CertificateDer::pem_slice_iter(&read_pem(chain)?)

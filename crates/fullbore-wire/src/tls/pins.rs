@@ -18,15 +18,15 @@ pub(super) enum Pins {
     Keys(Vec<Vec<u8>>),
 }
 
-/// Accepts a server by its key. The handshake's signature is still verified, so that holding
-/// the key, not merely showing the certificate, is what counts.
+/// Accepts a server by its key. The handshake's signature is still verified, so that the server must hold the key, not
+/// merely present the certificate.
 #[derive(Debug)]
 pub(super) struct PinVerifier {
     pub(super) accepted: Pins,
     pub(super) algorithms: WebPkiSupportedAlgorithms,
 }
 
-/// Travels inside rustls' error so that the person can compare pins.
+/// Carried inside rustls's error, so that people can compare pins.
 #[derive(Debug)]
 pub(super) struct WrongKey {
     presented: [u8; 32],
@@ -83,7 +83,7 @@ impl ServerCertVerifier for PinVerifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        // By the key alone, which any version of certificate has. (TLS 1.2 wants version 3.)
+        // By the key alone, which certificates of any version have. (TLS 1.2 wants version 3.)
         let key = SubjectPublicKeyInfoDer::from(public_key(cert)?);
         rustls::crypto::verify_tls13_signature_with_raw_key(message, &key, dss, &self.algorithms)
     }

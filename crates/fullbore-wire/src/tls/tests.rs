@@ -130,7 +130,7 @@ async fn refusals_name_host_and_reason() {
 }
 
 #[tokio::test]
-async fn addresses_final_dots_and_added_authorities() {
+async fn added_authorities_certify_addresses_and_names_with_a_dot() {
     let authority = Authority::new();
     let tls = Tls::new(Trust::SystemAnd(authority.authorities()));
     for (host, name) in [("127.0.0.1", "127.0.0.1"), ("[::1]", "::1"), ("mirror.example.org.", "mirror.example.org")] {

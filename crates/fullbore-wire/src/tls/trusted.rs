@@ -1,8 +1,8 @@
-//! The certificates that are trusted: as authorities, and each of them as a server's own.
+//! The trusted certificates: as authorities, and each of them as a server's own.
 //!
-//! webpki takes a trusted certificate for an authority and nothing else. curl and apt also accept a server that
-//! shows a trusted certificate itself, as one that signed itself does; so do we. It has to be that very
-//! certificate, byte for byte; its dates and names count all the same.
+//! webpki treats a trusted certificate only as an authority. curl and apt also accept a server that presents a trusted
+//! certificate itself, such as a self-signed one; so do we. It must be that very certificate, byte for byte; its dates
+//! and names still count.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -17,8 +17,8 @@ use rustls::{CertificateError, DigitallySignedStruct, OtherError, RootCertStore,
 
 use super::{TlsError, Trust, certificate};
 
-/// Where distributions keep all authorities in one file, most likely first: Debian, Fedora,
-/// openSUSE, Alpine. One file is read because the directory form is hundreds of them.
+/// Files in which distributions keep all authorities, most likely first: Debian, Fedora, openSUSE, Alpine. One file is
+/// read instead of the directory form with hundreds of them.
 const SYSTEM_BUNDLES: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -26,25 +26,25 @@ const SYSTEM_BUNDLES: [&str; 4] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// Where the user says that the system's authorities are. Every connection of a process means the same system, as with
-/// OpenSSL, so this is no setting of a single run.
+/// The user's choice of the system's authorities. As with OpenSSL, it applies to every connection of a process, so it
+/// is not a setting of a single run.
 static CHOSEN: OnceLock<SystemAuthorities> = OnceLock::new();
 
-/// Other places of the system's authorities, as OpenSSL takes them from `SSL_CERT_FILE` and `SSL_CERT_DIR`.
+/// Another location of the system's authorities, as OpenSSL takes it from `SSL_CERT_FILE` and `SSL_CERT_DIR`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SystemAuthorities {
-    /// File of certificates (PEM); `None`: only those of the directories.
+    /// File of certificates (PEM); `None` to use only the directories.
     pub file: Option<PathBuf>,
     /// Directories with a certificate (PEM) in each file.
     pub directories: Vec<PathBuf>,
 }
 
 impl SystemAuthorities {
-    /// Makes these the system's authorities, for the rest of the process and before its first connection. Without a file or
-    /// directory the system's own places stay.
+    /// Makes these the system's authorities for the rest of the process. Call it before the first connection. Without a
+    /// file or directory, the system's own locations stay.
     pub fn choose(self) {
         if self.file.is_some() || !self.directories.is_empty() {
-            // A second choice would find connections that were made by the first.
+            // A second choice would conflict with connections made under the first.
             let _ = CHOSEN.set(self);
         }
     }
@@ -56,7 +56,7 @@ impl SystemAuthorities {
             None => (None, Some(directory.as_path())),
         }));
         let (mut certificates, mut reason) = (Vec::new(), None);
-        // Both variables often mean the same file.
+        // Both variables often name the same file.
         let mut read: Option<&Path> = None;
         for (file, directory) in places {
             if file.is_some() && file == read {
@@ -77,13 +77,13 @@ impl SystemAuthorities {
     }
 }
 
-/// The file in which a distribution keeps what this directory has, so that hundreds of files need not be read.
+/// The distribution's bundle file of a directory, so that hundreds of files need not be read.
 fn bundle_of(directory: &Path) -> Option<&'static Path> {
     let mut bundles = SYSTEM_BUNDLES.iter().map(Path::new);
     bundles.find(|bundle| bundle.parent() == Some(directory) && bundle.exists())
 }
 
-/// Certificates in the form that webpki wants, and as they are.
+/// Certificates in webpki's form, and as they are.
 #[derive(Debug)]
 pub(super) struct Trusted {
     roots: RootCertStore,
@@ -91,15 +91,15 @@ pub(super) struct Trusted {
 }
 
 impl Trusted {
-    /// Reads what is needed; nothing is trusted where keys are pinned.
+    /// Reads the certificates that `trust` needs; none for pinned keys.
     ///
     /// # Errors
-    /// [`TlsError::NoAuthorities`] when the system has none.
+    /// [`TlsError::NoAuthorities`] if the system has no authorities.
     pub(super) fn of(trust: &Trust) -> Result<Trusted, TlsError> {
         Ok(match trust {
             Trust::System => Trusted::system()?,
             Trust::SystemAnd(more) => {
-                // A machine without a bundle is fine as long as the file given has what is needed.
+                // A machine without a bundle is fine if the given file has the authority.
                 let mut trusted = Trusted::system().unwrap_or_else(|_| Trusted::nobody());
                 trusted.add(more.0.clone());
                 trusted
@@ -117,8 +117,8 @@ impl Trusted {
         Trusted { roots: RootCertStore::empty(), certificates: Vec::new() }
     }
 
-    /// The system's authorities: what the user has chosen, else the bundle file where there is one, else whatever
-    /// `rustls-native-certs` finds.
+    /// The system's authorities: the user's choice, otherwise the bundle file, otherwise what `rustls-native-certs`
+    /// finds.
     fn system() -> Result<Trusted, TlsError> {
         let mut trusted = Trusted::nobody();
         if let Some(chosen) = CHOSEN.get() {
@@ -143,7 +143,7 @@ impl Trusted {
         Ok(trusted)
     }
 
-    /// Certificates that do not parse are left out, as everywhere.
+    /// Certificates that do not parse are skipped, as everywhere.
     fn add(&mut self, certificates: Vec<CertificateDer<'static>>) {
         self.roots.add_parsable_certificates(certificates.iter().cloned());
         self.certificates.extend(certificates);
@@ -165,7 +165,7 @@ impl Trusted {
     }
 }
 
-/// Whether `now` is within the dates of a certificate, both of them included (RFC 5280, section 4.1.2.5).
+/// Whether `now` is within the validity of a certificate, both ends included (RFC 5280, section 4.1.2.5).
 fn in_time(shown: &CertificateDer<'_>, now: UnixTime) -> Result<(), rustls::Error> {
     let (not_before, not_after) = certificate::validity(shown).ok_or(CertificateError::BadEncoding)?;
     let seconds = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
@@ -179,8 +179,8 @@ fn in_time(shown: &CertificateDer<'_>, now: UnixTime) -> Result<(), rustls::Erro
     Ok(())
 }
 
-/// A certificate without a subjectAltName. Common names have not been looked at since RFC 6125 and CA/Browser Forum
-/// ballots of 2011; apt's own methods still do. Travels inside rustls' error so that the person is told which it is.
+/// A certificate without a subjectAltName. Common names have not been used since RFC 6125 and CA/Browser Forum ballots
+/// of 2011; apt's own methods still use them. Carried inside rustls's error, so that the message can name it.
 #[derive(Debug)]
 pub(super) struct CommonNameOnly {
     pub(super) common_name: String,
@@ -209,12 +209,12 @@ impl fmt::Display for CommonNameOnly {
 
 impl std::error::Error for CommonNameOnly {}
 
-/// Verifies servers by what is trusted.
+/// Verifies servers against the trusted certificates.
 #[derive(Debug)]
 pub(super) struct Verifier {
-    /// What is trusted; `None`: anybody.
+    /// The trusted certificates; `None` accepts any.
     pub(super) trusted: Option<Trusted>,
-    /// Whether the certificate has to carry the server's name.
+    /// Whether the certificate must contain the server's name.
     pub(super) names: bool,
     pub(super) algorithms: WebPkiSupportedAlgorithms,
 }

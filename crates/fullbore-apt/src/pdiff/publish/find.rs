@@ -16,9 +16,9 @@ const INDEXES_MAX: usize = 10_000;
 /// An index that may have patches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Index {
-    /// Below the directory, without the extension of a form.
+    /// Path below the directory, without the extension of a form.
     pub path: String,
-    /// The form that is read.
+    /// Compression of the file that is read.
     pub form: Form,
 }
 

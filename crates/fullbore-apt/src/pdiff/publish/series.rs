@@ -21,7 +21,7 @@ use patches::pack;
 
 /// The source of the previous state.
 pub(super) enum Before {
-    /// SavedState by the last run.
+    /// The state that the last run saved.
     Saved(States),
     /// In another copy of the directory.
     Tree(Root),
@@ -57,7 +57,7 @@ impl Next {
 /// The change of the `Index`.
 enum Change {
     Nothing,
-    /// New content.
+    /// The new content.
     Write(String),
     /// Its patches do not lead to the current state.
     Remove,

@@ -35,7 +35,7 @@ pub(super) struct States {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SavedState {
     path: String,
-    /// SHA-256 of its text.
+    /// SHA-256 of the index's plain text.
     pub sha256: Sha256,
 }
 

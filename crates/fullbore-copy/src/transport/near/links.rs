@@ -1,4 +1,4 @@
-//! Puts further connections for content to work, and more of them while they make the copy faster.
+//! Opens further connections for content, and more of them while they make the copy faster.
 
 use std::io::Write as _;
 use std::process::Child;
@@ -12,7 +12,7 @@ use crate::transport::setup::{Decision, Way};
 use crate::transport::stream::Stream;
 use crate::transport::{Transport, join};
 
-/// Makes connections for content.
+/// Opens connections for content.
 pub(super) struct Links {
     pub(super) opener: Arc<Opener>,
     pub(super) transport: Arc<Transport>,
@@ -28,14 +28,14 @@ impl Links {
                 let children = self.children.clone();
                 std::thread::spawn(move || match join::dial(&command, &joint, &children) {
                     Ok(stream) => transport.add(stream),
-                    // One less is no matter: the first one carries everything.
+                    // The copy works with one less: the first one carries everything.
                     Err(error) => tracing::info!(%error, "a further connection by ssh failed"),
                 });
                 continue;
             }
             let (opener, way) = (self.opener.clone(), route.way);
             std::thread::spawn(move || {
-                // One less is no matter, if it is not the only one.
+                // The copy works with one less, unless it is the only one.
                 match opener.open(way).and_then(|mut stream| stream.mark(number).map(|()| stream)) {
                     Ok(stream) if !transport.is_over() => transport.add(stream),
                     Ok(_) => {}
@@ -57,29 +57,29 @@ impl Links {
         };
         loop {
             let rate = rate();
-            // While nothing moves nothing can be learned.
+            // Nothing can be learned while no data moves.
             if transport.is_over() || rate > 0.0 && self.more(route, &mut growth, rate).is_err() {
                 return;
             }
         }
     }
 
-    /// Opens more connections if there should be more at this rate, and says whether.
+    /// Opens more connections if this rate calls for them. Returns whether it did.
     pub(super) fn more(&self, route: &Route, growth: &mut Growth, bytes_per_s: f64) -> std::io::Result<bool> {
         let (transport, way, now) = (&self.transport, route.way, growth.streams());
         let Step::More(more) = growth.step(bytes_per_s, transport.is_queued()) else { return Ok(false) };
-        // Where the far end dials it is asked to.
+        // Where the far end makes the connections, it has to be asked.
         if way == Way::FarDials {
             transport.say_way(&Decision { way, streams: more })?;
         }
-        // All at once: on a long path one handshake after the other would take seconds.
+        // All at once: on a long path consecutive handshakes would take seconds.
         self.open(route, now + 1, now + more);
         Ok(true)
     }
 }
 
 impl Stream {
-    /// Tells the far end which connection this is.
+    /// Tells the far end the number of this connection.
     pub(super) fn mark(&mut self, number: u8) -> std::io::Result<()> {
         self.writer.write_all(&[number])?;
         self.writer.flush()

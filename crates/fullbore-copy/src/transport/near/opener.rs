@@ -1,4 +1,4 @@
-//! Makes connections between the two ends: by dialling, and by taking those of the far end that prove its key.
+//! Makes connections between the two ends: connects to the far end, and accepts its connections that prove its key.
 
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd as _;
@@ -15,48 +15,48 @@ use crate::transport::setup::Way;
 use crate::transport::stream::Stream;
 use crate::transport::tls;
 
-/// Connections that are being proved at once. Strangers cannot make us hold more.
+/// Most connections whose keys are being checked at once, so that strangers cannot occupy more.
 pub(in crate::transport) const PROVING: usize = 32;
-/// Longest time between looks whether what is waited for is still wanted.
+/// Longest interval of checks whether a wait is still needed.
 pub(in crate::transport) const ACCEPT_LOOK: Duration = Duration::from_millis(5);
-/// Time that the far end may take to dial once it is asked to.
+/// Longest wait for a connection that the far end was asked for.
 const ASKED_TIME: Duration = Duration::from_secs(60);
-/// Round trips from which a path counts as long: one connection would need seconds to fill it.
+/// Round trip from which a path counts as long: one connection would need seconds to fill it.
 const LONG_TRIP: Duration = Duration::from_millis(2);
-/// Connections for content on short paths: as many as there are cores, within these bounds. What they are there for is
-/// to encrypt on several cores; on two, four of them take a tenth more processor time for the whole copy than two
-/// (measured). On long paths sixteen: four fill a gigabit at 50 ms under the default buffers (measured: 107 of
-/// 118 MB/s), sixteen are what a lossy path needs until its congestion control is changed.
+/// Connections for content on short paths: one per core, within these bounds, as their purpose is to encrypt on several
+/// cores. On two cores, four of them take a tenth more processor time for the whole copy than two (measured). On long
+/// paths sixteen: four fill a gigabit at 50 ms with the default buffers (measured: 107 of 118 MB/s). A lossy path needs
+/// sixteen until its congestion control is changed.
 const SHORT_STREAMS: std::ops::RangeInclusive<usize> = 2..=4;
 const LONG_STREAMS: u8 = 16;
 
-/// Makes further connections.
+/// Opens further connections.
 #[derive(Debug)]
 pub(super) struct Opener {
     pub(super) client: Arc<ClientConfig>,
     pub(super) server: Arc<ServerConfig>,
     listener: Option<TcpListener>,
-    /// The ports of which it is one, if the user named some.
+    /// The user's choice of ports to listen on.
     ports: Option<Ports>,
     address: Mutex<Option<SocketAddr>>,
-    /// Connections for content dialled before they are asked for.
+    /// Connections for content that were made before they are needed.
     ahead: Mutex<Option<Ahead>>,
-    /// The number of connections for content that the user wants; 0 for as many as the path needs.
+    /// Number of connections for content that the user wants; 0 for as many as the path needs.
     streams: u8,
     /// Connections of the far end that have proved its key.
     proved: Mutex<(mpsc::Sender<Stream>, mpsc::Receiver<Stream>)>,
-    /// Held by each that is being proved.
+    /// Counts connections whose keys are being checked, by its references.
     proving: Arc<()>,
 }
 
-/// Connections that are being made, to where a first one got through.
+/// Connections that are being made to an address where a first one succeeded.
 #[derive(Debug)]
 struct Ahead {
     address: SocketAddr,
     dialled: Vec<JoinHandle<std::io::Result<Stream>>>,
 }
 
-/// Connections for content at first, of which the user wants so many, on a path with this round trip.
+/// Number of connections for content at first, by the user's wish and the round trip of the path.
 pub(super) fn streams(wished: u8, trip: Duration) -> u8 {
     match wished {
         0 if trip >= LONG_TRIP => LONG_STREAMS,
@@ -69,15 +69,15 @@ fn short_streams(cores: usize) -> u8 {
     cores.clamp(*SHORT_STREAMS.start(), *SHORT_STREAMS.end()) as u8
 }
 
-/// Waits until somebody dials, or a moment.
+/// Waits for an incoming connection, or for a moment.
 pub(in crate::transport) fn await_dialler(listener: &TcpListener) {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let time = Timespec { tv_sec: 0, tv_nsec: ACCEPT_LOOK.as_nanos() as i64 };
-    // Interrupted or not: the next look tells.
+    // Whether it was interrupted shows at the next check.
     let _ = poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&time));
 }
 
-/// Listens on the first of these ports that is free; on any port if none are named.
+/// Listens on the first of these ports that is free; on any port for `None`.
 pub(in crate::transport) fn listen(ports: Option<Ports>) -> Option<TcpListener> {
     let Ports { first, last } = ports.unwrap_or(Ports { first: 0, last: 0 });
     let bind = |port| {
@@ -120,7 +120,7 @@ impl Opener {
             return Err(std::io::Error::other(format!("no free TCP port {ports} here")));
         };
         loop {
-            // Strangers who say nothing keep nobody waiting: each is proved by a thread of its own.
+            // Each connection is checked in its own thread, so silent strangers delay nobody.
             if let Ok(stream) = self.proved.lock().unwrap_or_else(PoisonError::into_inner).1.try_recv() {
                 return Ok(stream);
             }
@@ -130,7 +130,7 @@ impl Opener {
                     let found = self.proved.lock().unwrap_or_else(PoisonError::into_inner).0.clone();
                     let (server, held) = (self.server.clone(), self.proving.clone());
                     std::thread::spawn(move || {
-                        // Whoever dialled without the key is nobody.
+                        // A connection without the key is dropped.
                         if let Ok(stream) = tls::accept(socket, server) {
                             let _ = found.send(stream);
                         }
@@ -154,14 +154,14 @@ impl Opener {
         let socket = TcpStream::connect_timeout(address, RACE_TIME)?;
         let trip = TcpInfo::read(socket.as_fd()).map(|info| info.path_rtt()).unwrap_or_default();
         let (own, to) = (self.clone(), *address);
-        // At once, but not in front of its handshake: when the first file is wanted, the others have had theirs.
+        // At once, but not before its own handshake: when the first file is requested, the others have finished theirs.
         std::thread::spawn(move || own.dial_ahead(to, streams(own.streams, trip)));
         let stream = tls::connect(socket, self.client.clone())?;
         self.address.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(*address);
         Ok(stream)
     }
 
-    /// Dials for content, where a first connection gets through.
+    /// Makes connections for content in advance, where a first connection succeeds.
     fn dial_ahead(&self, address: SocketAddr, streams: u8) {
         let dial = |_| {
             let client = self.client.clone();
@@ -173,14 +173,14 @@ impl Opener {
 
     pub(super) fn open(&self, way: Way) -> std::io::Result<Stream> {
         if way == Way::FarDials {
-            // What asks for it goes behind content in ssh's pipe, which may be slow.
+            // The request for them is behind content in ssh's pipe, which may be slow.
             return self.accept(Instant::now() + ASKED_TIME);
         }
         let address = *self.address.lock().unwrap_or_else(PoisonError::into_inner);
         let address = address.ok_or(std::io::ErrorKind::AddrNotAvailable)?;
         let ahead = {
             let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
-            // From now on nobody dials ahead. Where another first one got through, its followers may wait long.
+            // From now on no connections are made in advance. If another address has won, these may take long.
             let ahead = ahead.get_or_insert_with(|| Ahead { address, dialled: Vec::new() });
             if ahead.address == address { ahead.dialled.pop() } else { None }
         };

@@ -1,4 +1,4 @@
-//! What is better than ssh's pipe: both directions of TCP at once, then more pipes.
+//! Searches for a better way than ssh's pipe: both directions of TCP at once, then more pipes.
 
 use std::ffi::OsString;
 use std::net::{SocketAddr, ToSocketAddrs as _};
@@ -14,25 +14,25 @@ use crate::transport::Transport;
 use crate::transport::setup::{Decision, Hello, Way};
 use crate::transport::stream::Stream;
 
-/// Time that the far end may take to be ready for further connections by ssh.
+/// Time limit for the far end to accept further connections by ssh.
 const JOINT_TIME: Duration = Duration::from_secs(30);
-/// Time after the race in which those that did not win say why: the listener names its port.
+/// Time after the race for the losers to report their reasons, as the listener names its port.
 const REASON_TIME: Duration = Duration::from_millis(300);
-/// Connections by ssh besides the first, where nothing else is possible: four are faster than one, and sshd
-/// takes ten that have not proved themselves yet (sshd_config(5), `MaxStartups`).
+/// Connections by ssh besides the first, if nothing else works. Four are faster than one, and sshd accepts ten
+/// unauthenticated ones (sshd_config(5), `MaxStartups`).
 const MORE_PIPES: u8 = 3;
 
-/// What is looked for while messages go by the pipe.
+/// The search that runs while messages go through the pipe.
 #[derive(Debug)]
 pub(super) struct Search {
     pub(super) race: Option<Race>,
-    /// The number of connections for content that the user wants; 0 for as many as the path needs.
+    /// Number of connections for content that the user wants; 0 for as many as the path needs.
     pub(super) streams: u8,
     pub(super) more_pipes: Option<Vec<OsString>>,
 }
 
 impl Search {
-    /// Finds the best way, and begins to take it.
+    /// Finds the best way, and starts to use it.
     pub(super) fn decide(self, transport: &Transport) -> std::io::Result<Route> {
         let began = Instant::now();
         let mut route = Route::PIPE;
@@ -40,7 +40,7 @@ impl Search {
         match self.race.map(Race::winner) {
             Some(Ok((way, stream))) => (route.way, first) = (way, Some(stream)),
             Some(Err(reason)) => {
-                tracing::info!(reason, "no TCP connection in either direction");
+                tracing::info!(reason, "cannot connect by TCP in either direction");
                 route.fallback = Some(reason);
             }
             None => {}
@@ -75,14 +75,14 @@ impl Search {
     }
 }
 
-/// The addresses of a host. None for a name in `.onion`, which DNS must not see: ssh reaches it by its own proxy.
+/// The addresses of a host. None for a name in `.onion`, which must not be sent to DNS: ssh reaches it through a proxy.
 fn named(host: &str, port: u16) -> impl Iterator<Item = SocketAddr> {
     let host = host.rsplit('@').next().unwrap_or(host);
     let host = Some(host).filter(|host| !is_onion(host));
     host.and_then(|host| (host, port).to_socket_addrs().ok()).into_iter().flatten()
 }
 
-/// Both directions at once.
+/// A race between connections in both directions.
 #[derive(Debug)]
 pub(super) struct Race {
     results: mpsc::Receiver<Result<(Way, Stream), String>>,
@@ -102,12 +102,12 @@ pub(super) fn race(opener: &Arc<Opener>, hello: &Hello, settings: &ConnectSettin
                 let stream = own.dial_first(&address).map(|stream| (Way::NearDials, stream));
                 match &stream {
                     Ok(_) => tracing::info!(%address, "connected; the far end has proved its key"),
-                    Err(error) => tracing::info!(%address, %error, "no connection"),
+                    Err(error) => tracing::info!(%address, %error, "cannot connect"),
                 }
                 let _ = sender.send(stream.map_err(|error| format!("{address}: {}", said_of(&error))));
             });
         };
-        // What the name stands for may take long to find.
+        // Resolving the name may take long.
         let known = hello.address.map(|address| SocketAddr::new(address, port));
         known.into_iter().for_each(&dial);
         let host = host.to_owned();
@@ -122,7 +122,8 @@ pub(super) fn race(opener: &Arc<Opener>, hello: &Hello, settings: &ConnectSettin
     Race { results, until }
 }
 
-/// Silence, whether the race or the system's own limit for a connection, which is as long, has ended first.
+/// The message for silence. The race and the system's own limit for a connection are equally long, so either may end
+/// first.
 fn nothing() -> String {
     format!("nothing within {} s", RACE_TIME.as_secs())
 }
@@ -132,7 +133,7 @@ fn said_of(error: &std::io::Error) -> String {
 }
 
 impl Race {
-    /// The first connection that proved the right key; else what went wrong.
+    /// The first connection that proved the right key; otherwise the reasons of all failures.
     fn winner(self) -> Result<(Way, Stream), String> {
         let mut reasons = Vec::new();
         loop {
@@ -144,7 +145,7 @@ impl Race {
                     reasons.push(nothing());
                     break;
                 }
-                // All have been tried.
+                // All attempts have failed.
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }

@@ -1,39 +1,40 @@
-//! The lines that two texts have in common, compared as numbers.
+//! Finds the common lines of two texts, compared as numbers.
 //!
-//! Indexes are sorted lists of mostly unique lines. So the lines that occur exactly once in both texts, and in the same
-//! order (the longest ascending sequence, as in Bram Cohen's patience diff), divide the texts; between two of these
-//! lines there are only a few others, and imara-diff's Myers compares them. Texts without such lines, which no index
-//! is, are compared as a whole while that is fast, and are replaced otherwise. So the time is limited, whereas either
-//! algorithm of imara-diff alone takes minutes for some inputs of 60 MB (measured: histogram, 8.8 s for every 300th
-//! line of 700,000 changed; Myers, over 100 s for five lines in random order).
+//! Indexes are sorted lists of mostly unique lines. Lines that occur exactly once in both texts, and in the same order,
+//! divide the texts; the longest ascending sequence of them is used, as in Bram Cohen's patience diff. Between two of
+//! these lines there are only a few others, which imara-diff's Myers algorithm compares.
+//!
+//! Texts without such lines, which are not indexes, are compared as a whole if that is fast, and replaced otherwise. So
+//! the time is limited, whereas either algorithm of imara-diff alone takes minutes for some inputs of 60 MB. Measured:
+//! histogram took 8.8 s for every 300th line of 700,000 changed; Myers took over 100 s for five lines in random order.
 
 use std::ops::Range;
 
 use imara_diff::{Algorithm, Diff, Token};
 
-/// Lines of both sides that are compared by Myers as a whole: at most a millisecond or ten.
+/// Maximum number of lines on both sides that Myers compares as a whole: at most about ten milliseconds.
 const GAP_LINES: usize = 4_000;
 
-/// How often a gap is searched for lines that are unique within it. Each level costs one pass
-/// over the gap; a text that needs more is not an index.
+/// Maximum depth of searching a gap for lines that are unique within it. Each level costs one pass over the gap; a text
+/// that needs more is not an index.
 const LEVELS: usize = 8;
 
-/// These lines give way to those, both counted from 0.
+/// Lines of the old text and the lines that replace them, both counted from 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Hunk {
     pub before: Range<usize>,
     pub after: Range<usize>,
 }
 
-/// The differences, ascending; all lines outside of them are equal. `different` is larger than
-/// the number of every line.
+/// Returns the differences in ascending order; all lines outside of them are equal. `different` is larger than the
+/// number of every line.
 pub(super) fn compare(before: &[Token], after: &[Token], different: u32) -> Vec<Hunk> {
     let seen = vec![Occurrences::default(); different as usize];
     let mut comparison = Comparison { before, after, seen, diff: Diff::default(), hunks: Vec::new() };
     comparison.gap(0..before.len(), 0..after.len(), 0);
     let hunks = comparison.hunks;
     if !fits(before, after, &hunks) {
-        // Never seen, but only clients that apply the patch would detect a wrong one.
+        // Never seen; but otherwise only clients that apply a wrong patch would detect it.
         return vec![Hunk { before: 0..before.len(), after: 0..after.len() }];
     }
     hunks
@@ -50,19 +51,19 @@ fn fits(before: &[Token], after: &[Token], hunks: &[Hunk]) -> bool {
     })
 }
 
-/// How often a line was met within a gap, and where.
+/// Number of occurrences of a line within a gap, and its position.
 #[derive(Debug, Clone, Copy, Default)]
 struct Occurrences {
     before: u32,
     after: u32,
-    /// Where in `before` it was last; in a small gap, the number it has there.
+    /// Position of the last occurrence in `before`; in a small gap, the line's number there.
     position: u32,
 }
 
 struct Comparison<'t> {
     before: &'t [Token],
     after: &'t [Token],
-    /// By line; all zero between two uses.
+    /// Indexed by line; all zero between two uses.
     seen: Vec<Occurrences>,
     diff: Diff,
     hunks: Vec<Hunk>,
@@ -99,7 +100,7 @@ impl Comparison<'_> {
         }
     }
 
-    /// Lines that are in both exactly once, in the same order in both: where in each.
+    /// Positions of lines that occur exactly once in both ranges, in the same order.
     fn anchors(&mut self, before: Range<usize>, after: Range<usize>) -> Vec<(usize, usize)> {
         for (position, token) in self.before[before.clone()].iter().enumerate() {
             let seen = &mut self.seen[token.0 as usize];
@@ -123,7 +124,7 @@ impl Comparison<'_> {
         kept.into_iter().map(|(x, y)| (before.start + x as usize, after.start + y as usize)).collect()
     }
 
-    /// By imara-diff, which wants small numbers: its tables are as large as the largest.
+    /// Compares with imara-diff, which needs small numbers: its tables are as large as the largest one.
     fn small_gap(&mut self, before: Range<usize>, after: Range<usize>) {
         let mut different = 0;
         let mut number = |token: &Token| {
@@ -147,8 +148,8 @@ impl Comparison<'_> {
     }
 }
 
-/// The longest part of these pairs in which the first numbers ascend, as the second ones do
-/// already: for each length the sequence is kept that ends lowest.
+/// The longest subsequence of these pairs in which the first numbers ascend, as the second ones do already. For each
+/// length, the sequence with the lowest end is kept.
 fn longest_ascending(pairs: &[(u32, u32)]) -> Vec<(u32, u32)> {
     const NONE: u32 = u32::MAX;
     let mut ends: Vec<u32> = Vec::new();
@@ -207,7 +208,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_longest_ascending_sequence(firsts in prop::collection::vec(0_u32..30, 0..12)) {
+        fn the_longest_ascending_sequence_is_kept(firsts in prop::collection::vec(0_u32..30, 0..12)) {
             let firsts: Vec<u32> = firsts.into_iter().collect();
             let pairs: Vec<(u32, u32)> = firsts.iter().enumerate().map(|(at, first)| (*first, at as u32)).collect();
             let kept = longest_ascending(&pairs);

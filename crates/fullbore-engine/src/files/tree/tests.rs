@@ -92,7 +92,7 @@ fn a_link_that_comes_before_the_name_was_replaced() {
 }
 
 #[test]
-fn times_and_permissions() {
+fn a_replaced_file_keeps_its_mode_and_gets_its_time() {
     let (place, writer) = writer();
     let path = place.path().join("out/d/a");
     write(&writer, "d/a", "old").unwrap();

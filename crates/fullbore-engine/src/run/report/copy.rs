@@ -1,4 +1,4 @@
-//! The section of a copy: what the totals of all commands have no place for, and the table of its parts.
+//! The report section of a copy: figures that only `copy` has, and the table of its parts.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::Summary;
 use crate::units;
 
-/// What a copy did, beside [`super::Totals`].
+/// Result of a copy, beside [`super::Totals`].
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
@@ -17,67 +17,67 @@ pub struct CopyReport {
     pub source: String,
     /// The destination, as the user named it.
     pub destination: String,
-    /// Whether the copy came to its end; else an error says why not.
+    /// Whether the copy finished; otherwise an error gives the reason.
     pub finished: bool,
     /// Entries listed: files, directories, links, devices.
     pub entries: u64,
-    /// Entries whose attributes alone were new.
+    /// Number of entries of which only attributes changed.
     pub retouched: u64,
     /// Number of links, directories and devices that were made.
     pub made: u64,
-    /// Bytes of new files taken from the old ones at the destination.
+    /// Bytes of new files that were taken from old files at the destination.
     pub reused_bytes: u64,
-    /// Bytes read back from the device.
+    /// Bytes read back from the device for verification.
     pub verified_bytes: u64,
-    /// Time of reading back, in microseconds.
+    /// Time spent reading back, in microseconds.
     pub verify_us: u64,
     /// Time of the final sync, in microseconds.
     pub sync_us: u64,
     /// Problems with single files, counted by kind.
     pub problems: BTreeMap<String, u64>,
-    /// The connections used, in words; empty on one machine.
+    /// Description of the connections; empty on one machine.
     pub way: String,
-    /// The parts of the copy, in the order in which a byte meets them.
+    /// Parts of the copy, in the order of the data path.
     pub parts: Vec<PartRow>,
-    /// What would help, and what it would save; one line each.
+    /// Suggestions with the time that each would save, one line each.
     pub advice: Vec<String>,
-    /// What the far end found to be its limit.
+    /// Verdict of the far end, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub far: Option<serde_json::Value>,
 }
 
-/// One part of a copy: what it could do alone, and how much of that was used.
+/// One part of a copy: its rate alone, and how much of it was used.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct PartRow {
-    /// Its name, with the path where there is one.
+    /// Name of the part, with its path if it has one.
     pub part: String,
-    /// Bytes per second of this part alone.
+    /// Rate of the part alone, in bytes per second.
     pub alone_bytes_per_s: Option<f64>,
-    /// Files per second, where files are what counts.
+    /// Rate of the part alone in files per second, where the number of files matters.
     pub alone_files_per_s: Option<f64>,
-    /// Shown in the place of a rate, for parts without one: `off`, `11 s`.
+    /// Text shown instead of a rate: `off`, `11 s`.
     pub instead: Option<String>,
-    /// Share of it that is used, from 0 to 1.
+    /// Used share of the part's rate, from 0 to 1.
     pub used: Option<f64>,
-    /// Share of the time that others wait for it.
+    /// Share of the time in which other parts waited for this one.
     pub waited_for: Option<f64>,
-    /// Whether it holds the copy up.
+    /// Whether the part limits the copy.
     pub limits: bool,
     /// Measured facts about the part, one per line.
     pub evidence: Vec<String>,
 }
 
 impl PartRow {
-    /// Makes a row for a part, without figures yet.
+    /// Creates a row without figures.
     pub fn new(part: impl Into<String>) -> PartRow {
         PartRow { part: part.into(), ..PartRow::default() }
     }
 }
 
 impl CopyReport {
-    /// The one line at the end of a copy.
+    /// Writes the closing line of a copy:
     ///
     /// ```text
     /// copied 43.1 GB, 12 files in 11 m 32 s, 62.3 MB/s. Limited by: disk writes (busy 91 %).

@@ -1,12 +1,11 @@
-//! The engine's verdict in the report's own form, so that the page and the JSON do not
-//! change with the engine.
+//! Converts the engine's verdict into the report's own form, so that page and JSON do not change with the engine.
 
 use super::{Sample, StageSample, Timeline, VerdictReport};
 use crate::run::events::Phase;
 use crate::verdict::{self, Limit, Verdict};
 
 impl VerdictReport {
-    /// Makes the report of a verdict of the engine.
+    /// Converts a verdict of the engine.
     pub fn of(verdict: &Verdict) -> VerdictReport {
         let shares: Vec<(String, f64)> = verdict.shares.iter().map(|share| (share.part.clone(), share.share)).collect();
         VerdictReport {
@@ -23,7 +22,7 @@ impl VerdictReport {
 }
 
 impl Timeline {
-    /// The engine's picture of the run, with the phases of the command.
+    /// Converts the engine's timeline, and adds the phases of the command.
     pub fn of(verdict: &Verdict, phases: &[(u64, Phase)]) -> Timeline {
         let mut timeline = Timeline::default();
         for (at_ms, phase) in phases {
@@ -38,7 +37,7 @@ impl Timeline {
     }
 }
 
-/// Counters rebuilt from rates, since a timeline takes counters.
+/// Rebuilds counters from rates, because [`Timeline::record`] takes counters.
 #[derive(Default)]
 struct Replay {
     received_bytes: f64,

@@ -1,31 +1,31 @@
-//! What publishing patches did.
+//! Report of publishing patches.
 
 use serde::{Deserialize, Serialize};
 
-/// What became of the patches of one index (`pdiff publish`).
+/// Patches of one index (`pdiff publish`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct IndexPatches {
     /// Path of the index below the directory.
     pub index: String,
-    /// What the run did with the patches of the index.
+    /// What the run did with the patches.
     #[serde(rename = "outcome")]
     pub what: PatchesChange,
-    /// States from which a chain of patches leads to the present one.
+    /// Number of old states from which a chain of patches leads to the present one.
     pub patches: u64,
-    /// States from which one patch does.
+    /// Number of old states from which a single patch leads to the present one.
     pub merged: u64,
-    /// File name of the patch that was added, if one was.
+    /// File name of the added patch, if one was added.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub added: Option<String>,
     /// Size of the added patch as plain text, in bytes.
     pub patch_bytes: u64,
-    /// Its size as it is served.
+    /// Size of the added patch as served (compressed), in bytes.
     pub download_bytes: u64,
 }
 
 impl IndexPatches {
-    /// Makes a row for an index, without figures yet.
+    /// Creates a row without figures.
     pub fn new(index: &str) -> IndexPatches {
         let what = PatchesChange::Unchanged;
         IndexPatches {
@@ -40,21 +40,21 @@ impl IndexPatches {
     }
 }
 
-/// What became of an index, in a word.
+/// What a run did with an index, as one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum PatchesChange {
-    /// Seen for the first time.
+    /// The index was seen for the first time.
     First,
-    /// As it was.
+    /// The index did not change.
     Unchanged,
-    /// As it was, but its patches are offered in another way.
+    /// The index did not change, but its patches are listed in another form.
     Relisted,
-    /// One more patch.
+    /// One patch was added.
     Extended,
-    /// One patch; those before do not lead to it.
+    /// One new patch; older patches do not lead to the present state.
     Restarted,
-    /// No patch leads to it.
+    /// No patch leads to the present state.
     Whole,
 }

@@ -1,4 +1,4 @@
-//! The section of a probe: what a copy would be limited by, and how long it would take.
+//! The report section of a probe: the predicted limit and duration of a copy.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{PartRow, Summary};
 
-/// What a probe found: limit, prediction, all figures.
+/// Result of a probe: limit, prediction and measured figures.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
@@ -15,23 +15,23 @@ pub struct ProbeReport {
     pub source: String,
     /// The destination, as the user named it.
     pub destination: String,
-    /// What was looked at, in one line.
+    /// Summary of the probed files and paths, in one line.
     pub probed: String,
-    /// The connections used, in words; empty on one machine.
+    /// Description of the connections; empty on one machine.
     pub way: String,
-    /// The parts of the copy, in the order in which a byte meets them.
+    /// Parts of the copy, in the order of the data path.
     pub parts: Vec<PartRow>,
-    /// The part that would limit, by its name in `figures`; none if two signals do not agree on one.
+    /// Part that would limit the copy, by its name in `figures`; absent if two signals do not agree on one.
     pub bottleneck: Option<String>,
     /// The limit in words: `bottleneck: …`.
     pub found: String,
-    /// How long the copy would take, in words.
+    /// Predicted duration of the copy, in words.
     pub takes: String,
-    /// Seconds that the copy would take.
+    /// Predicted duration of the copy, in seconds.
     pub predicted_s: f64,
-    /// Seconds that the copy would take less without its limit.
+    /// Seconds that the copy would save without its limit.
     pub saves_s: Option<f64>,
-    /// What would help, and what it would save; one line each.
+    /// Suggestions with the time that each would save, one line each.
     pub advice: Vec<String>,
     /// All figures that the probe measured.
     pub figures: serde_json::Value,

@@ -1,4 +1,4 @@
-//! What `put`, `get` and `check` did with a grid or a bucket, and the line that says so.
+//! Report of `put`, `get` and `check` on a grid or a bucket, with its closing line.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::Summary;
 use crate::units;
 
-/// Where files were put, or got from.
+/// Kind of store.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -20,93 +20,93 @@ pub enum StoreKind {
     Grid,
 }
 
-/// What was put or got. Neither caps nor names of files are in it.
+/// Result of `put`, `get` or `check`. It contains neither caps nor names of files.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct StoreReport {
     /// Kind of the store: grid or S3.
     pub kind: StoreKind,
-    /// Files that were put, or got.
+    /// Number of files stored or fetched.
     pub files: u64,
-    /// Directories that were put into a grid, or got from one.
+    /// Number of directories stored in a grid, or fetched from one.
     pub directories: u64,
-    /// Objects, or files of a directory that was got, that were there already with the same content.
+    /// Number of objects, or files of a fetched directory, that existed already with the same content.
     pub present: u64,
-    /// Files that would be put (`--dry-run`).
+    /// Number of files that the run would store (`--dry-run`).
     pub would_store: u64,
-    /// Number of files that were not put, or not got.
+    /// Number of files that could not be stored or fetched.
     pub failed: u64,
-    /// Objects deleted, or that would be.
+    /// Number of objects deleted; with `--dry-run`, that would be.
     pub deleted: u64,
-    /// Objects kept beneath names that were left out.
+    /// Number of objects kept because their names are excluded.
     pub kept: u64,
-    /// Objects of which the store did not say what checksum it has.
+    /// Number of objects for which the store reported no checksum.
     pub unconfirmed: u64,
-    /// Bytes of the files that are there now, or were got.
+    /// Sum of the sizes of the stored or fetched files, in bytes.
     pub bytes: u64,
-    /// Bytes that were acknowledged: of objects, or of shares.
+    /// Acknowledged bytes of objects or shares.
     pub sent_bytes: u64,
-    /// Whether a checksum of the store has shown the content to be right (`get`).
+    /// Whether a checksum from the store confirmed the content (`get`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verified: Option<bool>,
-    /// Shares that files were made of (`get`).
+    /// Shares that files were decoded from (`get`).
     pub shares: Vec<UsedShare>,
-    /// What was wrong with other shares, one line each (`get`).
+    /// Faults of other shares, one line each (`get`).
     pub troubles: Vec<String>,
-    /// What was found of files in a grid (`check`).
+    /// Result of checking files in a grid (`check`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub check: Option<GridCheck>,
-    /// Servers that the run gave up, and why.
+    /// Servers that the run gave up, with the reason.
     pub given_up: Vec<GivenUp>,
-    /// Time that our own stages worked.
+    /// Working time of the stages on this machine.
     pub stages: StageTimes,
     /// Figures of each server that the run talked to.
     pub servers: Vec<StoreServer>,
 }
 
-/// What a check of files in a grid found. Files are directories, too.
+/// Result of checking files in a grid. Directories are files there, too.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct GridCheck {
-    /// Files that were checked, without directories.
+    /// Number of checked files, without directories.
     pub files: u64,
-    /// Directories that were checked.
+    /// Number of checked directories.
     pub directories: u64,
-    /// Files with all their shares.
+    /// Number of files with all their shares.
     pub healthy: u64,
-    /// Files that can be read, and lack shares or have them on too few servers.
+    /// Number of readable files that lack shares, or have them on too few servers.
     pub unhealthy: u64,
-    /// Files that cannot be read any more.
+    /// Number of files that cannot be read any more.
     pub unrecoverable: u64,
-    /// Files that too few servers said something of.
+    /// Number of files for which too few servers answered.
     pub unknown: u64,
-    /// Caps that lead to nothing, and directories that cannot be listed.
+    /// Number of caps without a file, and of directories that cannot be listed.
     pub failed: u64,
-    /// Files that were named or found a second time.
+    /// Number of files that were named or found a second time.
     pub repeated: u64,
-    /// Shares that do not have their hashes (`--verify`).
+    /// Number of shares with wrong hashes (`--verify`).
     pub damaged_shares: u64,
-    /// Leases that servers renewed or made (`--renew`).
+    /// Number of leases that servers renewed or created (`--renew`).
     pub renewed_leases: u64,
-    /// Leases that they refused.
+    /// Number of leases that servers refused.
     pub refused_leases: u64,
-    /// Files that are healthy again (`--repair`).
+    /// Number of files made healthy again (`--repair`).
     pub repaired: u64,
-    /// Shares that were made again (`--repair`).
+    /// Number of shares rebuilt and uploaded (`--repair`).
     pub sent_shares: u64,
 }
 
 impl GridCheck {
-    /// Whether nothing at all was checked.
+    /// Whether no file and no directory was checked.
     pub fn is_empty(&self) -> bool {
         self.files + self.directories + self.failed == 0
     }
 }
 
 impl fmt::Display for GridCheck {
-    /// `3 files and 1 directory checked: 3 healthy, 1 not healthy; 30 leases renewed`.
+    /// Formats `3 files and 1 directory checked: 3 healthy, 1 not healthy; 30 leases renewed`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", units::several(self.files, "file", "files"))?;
         if self.directories > 0 {
@@ -136,17 +136,17 @@ impl fmt::Display for GridCheck {
     }
 }
 
-/// A share that a file was made of.
+/// A share that a file was decoded from.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct UsedShare {
     /// Number of the share, from 0.
     pub share: u16,
-    /// Name of the server that is meant.
+    /// Name of the server that sent the share.
     pub server: String,
 }
 
-/// A server that was given up.
+/// A server that the run gave up.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GivenUp {
@@ -156,12 +156,12 @@ pub struct GivenUp {
     pub reason: String,
 }
 
-/// Time that stages worked, over all threads, in milliseconds.
+/// Working time of the stages, over all threads, in milliseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct StageTimes {
-    /// Reading files; of `get`, waiting for the next cap.
+    /// Time for reading files; for `get`, waiting for the next cap.
     pub source_ms: f64,
     /// Time for hashing and encryption, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -169,7 +169,7 @@ pub struct StageTimes {
     /// Time for making shares, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub encode_ms: Option<f64>,
-    /// Waiting for memory, which is to say for servers.
+    /// Time waiting for memory, and so for servers, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_wait_ms: Option<f64>,
     /// Time for joining shares, in milliseconds.
@@ -180,7 +180,7 @@ pub struct StageTimes {
     pub target_ms: Option<f64>,
 }
 
-/// What was measured of one server. Times are in milliseconds.
+/// Measurements of one server. Times are in milliseconds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
@@ -200,7 +200,7 @@ pub struct StoreServer {
     /// Number of requests that were sent again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repeated: Option<u64>,
-    /// How often the store asked for fewer requests.
+    /// Number of answers that asked for fewer requests, such as 503 Slow Down.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slow_downs: Option<u64>,
     /// Time that connections were open, all together, in milliseconds.
@@ -211,23 +211,23 @@ pub struct StoreServer {
     pub idle_ms: Option<f64>,
     /// Time that bytes were on the network path, in milliseconds.
     pub path_ms: f64,
-    /// The server had a whole request, and its answer was waited for.
+    /// Time in which the server had a whole request and had not answered, in milliseconds.
     pub server_latency_ms: f64,
-    /// The same for one request, in the mean.
+    /// Mean latency of the server per request, in milliseconds.
     pub mean_server_latency_ms: f64,
     /// Smallest measured round trip, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub round_trip_ms: Option<f64>,
-    /// How often the window was full.
+    /// Number of times that the window was full.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window_waits: Option<u64>,
     /// Time that TCP had bytes to send, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tcp_busy_ms: Option<f64>,
-    /// TCP waited for the receiver's window.
+    /// Time that TCP waited for the receiver's window, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub receive_window_limited_ms: Option<f64>,
-    /// TCP waited for its send buffer.
+    /// Time that TCP waited for its send buffer, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub send_buffer_limited_ms: Option<f64>,
     /// Number of TCP segments that were sent again.
@@ -238,21 +238,21 @@ pub struct StoreServer {
     pub congestion_window_max_bytes: Option<u64>,
 }
 
-/// Milliseconds with one digit behind the point.
+/// Milliseconds with one digit after the point.
 pub(super) fn ms(time: Duration) -> f64 {
     (time.as_secs_f64() * 1e4).round() / 10.0
 }
 
 impl StoreReport {
-    /// A time as reports have it: milliseconds, with one digit behind the point.
+    /// A time in milliseconds with one digit after the point, as in reports.
     pub fn ms(time: Duration) -> f64 {
         ms(time)
     }
 
-    /// The line at the end of a run.
+    /// Writes the closing line of a run:
     ///
     /// ```text
-    /// 3 files, 1.20 MB in 0.4 s, 3.00 MB/s; 2 were there already. Limited by: server s3 (turn-around) (…).
+    /// 3 files, 1.20 MB in 0.4 s, 3.00 MB/s; 2 were there already. Limited by: server s3 (server latency) (…).
     /// ```
     pub(super) fn closing_line(&self, summary: &Summary, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = |count| units::several(count, "file", "files");

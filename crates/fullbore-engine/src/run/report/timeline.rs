@@ -1,21 +1,19 @@
-//! What happened when, in a fixed number of points.
+//! The course of a run, in a bounded number of points.
 //!
-//! Samples come with counters that only grow; the timeline keeps rates per
-//! interval. When it is full, neighbours are merged and the interval doubles, so
-//! that a run of seconds and one of days take the same room and draw alike.
+//! Samples contain counters that only grow; the timeline keeps rates per interval. When it is full, neighbours are
+//! merged and the interval doubles. So a run of seconds and a run of days take the same space, and draw alike.
 
 use serde::{Deserialize, Serialize};
 
 use crate::run::events::Phase;
 
-/// Points kept. Even, so that neighbours pair up; 600 is about one per pixel pair
-/// of the picture drawn from them.
+/// Maximum number of points. Even, so that neighbours pair up. 600 is about one per two pixels of the picture.
 const POINTS_MAX: usize = 600;
-/// Hosts and stages with a lane of their own; more are left out of the picture.
+/// Maximum number of hosts and of stages in the picture; further ones are left out.
 const LANES_MAX: usize = 64;
-/// Phases recorded; a run has eight.
+/// Maximum number of recorded phases; a run has eight.
 const PHASES_MAX: usize = 64;
-/// Changes of the limit recorded; the engine's picture has at most as many points.
+/// Maximum number of recorded changes of the limit; the engine's timeline has at most as many points.
 const LIMITS_MAX: usize = POINTS_MAX;
 
 /// The course of a run, as points at equal intervals.
@@ -28,13 +26,13 @@ pub struct Timeline {
     pub received_bytes_per_s: Vec<f32>,
     /// Verified and written bytes per second, one value per point.
     pub written_bytes_per_s: Vec<f32>,
-    /// One lane per host, in the order of the report's hosts.
+    /// One lane per host, in the order of [`Summary::hosts`](super::Summary::hosts).
     pub hosts: Vec<HostLane>,
     /// One lane per stage, in the order of the data path.
     pub stages: Vec<StageLane>,
-    /// When each phase began: milliseconds after the start, and its name.
+    /// Start of each phase, in milliseconds after the start of the run.
     pub phases: Vec<(u64, Phase)>,
-    /// What limited the run from when on, milliseconds; empty where nothing could be named.
+    /// Changes of the limit: milliseconds after the start, and the limit; empty where no limit could be named.
     pub limits: Vec<(u64, String)>,
     #[serde(skip)]
     state: Recorder,
@@ -44,7 +42,7 @@ pub struct Timeline {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HostLane {
-    /// Name as in the report's hosts.
+    /// Name of the host, as in the report.
     pub host: String,
     /// Received body bytes per second, one value per point.
     pub bytes_per_s: Vec<f32>,
@@ -58,7 +56,7 @@ pub struct HostLane {
 pub struct StageLane {
     /// Name of the stage, such as `hash`.
     pub stage: String,
-    /// At work on a processor, or ready and waiting for one.
+    /// Share of time at work on a processor, or ready and waiting for one.
     pub busy: Vec<f32>,
     /// Share of time waiting for a device, per point.
     pub device: Vec<f32>,
@@ -68,7 +66,7 @@ pub struct StageLane {
     pub blocked: Vec<f32>,
 }
 
-/// One look at the counters of a run.
+/// Counters of a run at one moment.
 #[derive(Debug, Clone, Default)]
 pub struct Sample<'a> {
     /// Time of the point, in milliseconds after the start.
@@ -77,7 +75,7 @@ pub struct Sample<'a> {
     pub received_bytes: u64,
     /// Bytes verified and written since the start.
     pub written_bytes: u64,
-    /// Each host's name, bytes received since the start, and open connections.
+    /// Name of each host, bytes received since the start, and open connections.
     pub hosts: &'a [(&'a str, u64, u16)],
     /// Each stage's shares since the last sample.
     pub stages: &'a [StageSample<'a>],
@@ -88,13 +86,13 @@ pub struct Sample<'a> {
 pub struct StageSample<'a> {
     /// Name of the stage, as the ledger has it.
     pub stage: &'a str,
-    /// On a processor or waiting for one.
+    /// Share of time on a processor or waiting for one, 0 to 1.
     pub busy: f32,
-    /// Waiting for its device.
+    /// Share of time waiting for its device, 0 to 1.
     pub device: f32,
     /// Share of the time in which it waited for input, 0 to 1.
     pub starved: f32,
-    /// Waiting for room behind it.
+    /// Share of time waiting for room in the next stage, 0 to 1.
     pub blocked: f32,
 }
 
@@ -113,7 +111,7 @@ impl Default for Timeline {
 }
 
 impl Timeline {
-    /// An empty timeline with this interval between points to begin with.
+    /// Creates an empty timeline with this initial interval between points.
     pub fn new(interval_ms: u64) -> Self {
         Timeline {
             interval_ms: interval_ms.max(1),
@@ -149,7 +147,7 @@ impl Timeline {
         }
     }
 
-    /// Notes what limits the run from now on.
+    /// Records the limit of the run from `at_ms` on.
     pub fn limit(&mut self, at_ms: u64, limit: &str) {
         let same = self.limits.last().is_some_and(|(_, last)| last == limit);
         if !same && self.limits.len() < LIMITS_MAX {
@@ -157,9 +155,8 @@ impl Timeline {
         }
     }
 
-    /// Takes a sample. The bytes since the last one are spread evenly over the
-    /// points between; a sample that falls within a point already made, or
-    /// behind it, is added to it.
+    /// Adds a sample. The bytes since the last sample are spread evenly over the points between. A sample within or
+    /// behind an existing point is added to that point.
     pub fn record(&mut self, sample: &Sample<'_>) {
         let (from_ms, to_ms) = (self.state.last_ms, sample.at_ms);
         if to_ms <= from_ms {
@@ -204,7 +201,7 @@ impl Timeline {
         }
     }
 
-    /// Makes sure that every host and stage of the sample has a lane.
+    /// Ensures that every host and stage of the sample has a lane.
     fn lanes(&mut self, sample: &Sample<'_>) {
         let points = self.len();
         for (host, _, _) in sample.hosts.iter().take(LANES_MAX).skip(self.hosts.len()) {
@@ -260,7 +257,7 @@ impl Timeline {
     }
 }
 
-/// How much a counter has grown; a counter that fell counts as standing still.
+/// Growth of a counter since the last call; a counter that fell counts as unchanged.
 fn growth(before: &mut u64, now: u64) -> f64 {
     let grown = now.saturating_sub(*before);
     *before = now.max(*before);

@@ -51,13 +51,13 @@ fn the_largest_part_is_named_if_none_of_size_is_beside_it() {
 #[test]
 fn a_peer_is_named_while_our_stages_have_time() {
     let slow = judge(&work(&[stage("hash", 300)], &[peer("s3", 75, 875)]));
-    assert_eq!((slow.limit.as_str(), slow.confident, slow.share), ("server s3 (turn-around)", true, 0.875));
-    assert_eq!(slow.reason, "busy 95 % of the time, 92 % of that turn-around");
+    assert_eq!((slow.limit.as_str(), slow.confident, slow.share), ("server s3 (server latency)", true, 0.875));
+    assert_eq!(slow.reason, "busy 95 % of the time, 92 % of that server latency");
     assert_eq!(limit(&work(&[stage("hash", 300)], &[peer("s3", 875, 75)])), "the path to s3, or our link");
     // Which half of the far side it is, is not clear.
     let both = judge(&work(&[], &[peer("s3", 500, 450)]));
     assert_eq!((both.limit.as_str(), both.confident), ("mixed", false));
-    assert_eq!(both.reason, "the path to s3, or our link 50 %, server s3 (turn-around) 45 %");
+    assert_eq!(both.reason, "the path to s3, or our link 50 %, server s3 (server latency) 45 %");
 }
 
 #[test]
@@ -85,10 +85,10 @@ fn one_of_many_peers_is_named_and_all_of_those_that_are_alike() {
             peers.iter().zip(["a", "b", "c"]).map(|((path, server), name)| peer(name, *path, *server)).collect();
         limit(&work(&[], &peers))
     };
-    assert_eq!(of(&[(50, 50), (100, 850), (60, 60)]), "server b (turn-around)");
+    assert_eq!(of(&[(50, 50), (100, 850), (60, 60)]), "server b (server latency)");
     assert_eq!(of(&[(50, 50), (850, 100), (60, 60)]), "server b (path)");
     assert_eq!(of(&[(900, 50), (800, 50), (850, 60)]), "the paths to the servers, or our link");
-    assert_eq!(of(&[(50, 900), (50, 850), (60, 800)]), "the servers (turn-around)");
+    assert_eq!(of(&[(50, 900), (50, 850), (60, 800)]), "the servers (server latency)");
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn a_rate_limit_that_was_reached_is_certain() {
         judge(&Work { rate_limit: Some(limit), ..work(&[], &[peer("s3", 75, 875)]) }).limit
     };
     assert_eq!(of(1000, 0), "the rate limit");
-    assert_eq!(of(10_000, 0), "server s3 (turn-around)");
+    assert_eq!(of(10_000, 0), "server s3 (server latency)");
     assert_eq!(of(10_000, 700), "the rate limit");
 }
 
@@ -117,7 +117,7 @@ fn who_did_nothing_was_limited_by_nothing() {
     assert_eq!((idle.limit.as_str(), idle.confident), ("nothing in particular", false));
     assert_eq!(judge(&Work::default()).limit, NOTHING);
     let waited = judge(&Work { moved_bytes: 0, ..work(&[], &[peer("s3", 75, 875)]) });
-    assert_eq!(waited.limit, "server s3 (turn-around)", "it was waited for");
+    assert_eq!(waited.limit, "server s3 (server latency)", "it was waited for");
 }
 
 prop_compose! {

@@ -1,6 +1,6 @@
 //! The JSON documents of an image: configuration, manifest, index and layout, as in the image-spec 1.1.
 //!
-//! They are the same for the same root: fields have a fixed order, and the only time is that of the settings.
+//! The same root always gives the same documents: fields have a fixed order, and the only time comes from the settings.
 
 use std::collections::BTreeMap;
 
@@ -24,30 +24,30 @@ const REF_NAME: &str = "org.opencontainers.image.ref.name";
 const TITLE: &str = "org.opencontainers.image.title";
 const VERSION: &str = "org.opencontainers.image.version";
 
-/// A file of a layout.
+/// A file of an image layout: a JSON document or a blob.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Document {
-    /// Path in the layout.
+pub(super) struct Document {
+    /// Path relative to the layout directory.
     pub path: String,
-    /// Content.
+    /// The bytes of the file.
     pub content: Vec<u8>,
 }
 
 /// Path of a blob in a layout.
-pub fn blob_path(digest: Sha256) -> String {
+pub(super) fn blob_path(digest: Sha256) -> String {
     format!("blobs/sha256/{digest}")
 }
 
 /// The documents of an image with this layer.
 ///
 /// # Errors
-/// They cannot be written as JSON.
-pub fn documents(facts: &Facts, layer: &Layer) -> Result<[Document; 4], serde_json::Error> {
+/// [`serde_json::Error`] if a document cannot be written as JSON.
+pub(super) fn documents(facts: &Facts, layer: &Layer) -> Result<[Document; 4], serde_json::Error> {
     let Facts { created, created_by, platform: Platform { architecture, variant }, .. } = facts;
     let (created, variant) = (created.as_str(), variant.as_deref());
     let known = [(TITLE, facts.title.as_deref()), (VERSION, facts.version.as_deref())];
     let labels: BTreeMap<_, _> = known.into_iter().filter_map(|(key, value)| Some((key, value?))).collect();
-    // Not among the labels: an image that is built on this one would inherit it.
+    // Not a label: an image that is built on this one would inherit it.
     let annotations = labels.iter().map(|(key, value)| (*key, *value)).chain([(CREATED, created)]).collect();
 
     let configuration = Configuration {

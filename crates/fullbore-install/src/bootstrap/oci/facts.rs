@@ -1,4 +1,4 @@
-//! What the documents of an image say about its root.
+//! Facts about a root that the documents of its image contain.
 
 use fullbore_engine::run::error::CommandError;
 use rustix::fs::FileType;
@@ -15,14 +15,14 @@ const SHELLS: [(&str, &str); 2] = [("bin/bash", "bash"), ("bin/sh", "/bin/sh")];
 
 /// Facts about a root that its image contains.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Facts {
+pub(super) struct Facts {
     /// Time of the image (RFC 3339).
     pub created: String,
-    /// Command that made the image.
+    /// Command that made the image, without paths and addresses, for the history.
     pub created_by: String,
-    /// Architecture of the image.
+    /// Operating system's architecture and variant, as the image-spec names them.
     pub platform: Platform,
-    /// Name of the image in its layout.
+    /// Name of the image in its layout (`org.opencontainers.image.ref.name`).
     pub tag: String,
     /// Default command; empty if the root has no shell.
     pub command: Vec<String>,
@@ -33,11 +33,11 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Facts about this root.
+    /// Collects the facts from the settings and from the files of the root.
     ///
     /// # Errors
-    /// The time is beyond the calendar.
-    pub fn of_root(
+    /// `Usage` if `created_unix_s` is beyond the calendar.
+    pub(super) fn of_root(
         settings: &BootstrapSettings,
         image: &OciSettings,
         root: &Root,
@@ -59,16 +59,16 @@ impl Facts {
     }
 }
 
-/// A time in the form of RFC 3339.
+/// Formats Unix seconds as an RFC 3339 time.
 ///
 /// # Errors
-/// It is beyond the calendar.
-pub fn time(unix_s: i64) -> Result<String, CommandError> {
+/// `Usage`, with `SOURCE_DATE_EPOCH` in the message, if the time is beyond the calendar.
+pub(super) fn time(unix_s: i64) -> Result<String, CommandError> {
     let time = jiff::Timestamp::from_second(unix_s);
     time.map(|time| time.to_string()).map_err(|error| CommandError::usage(format_args!("SOURCE_DATE_EPOCH: {error}")))
 }
 
-/// The command, for the history. Without addresses and paths: an address may contain a password, and both may differ
+/// The command for the history. It has no addresses and paths: an address may contain a password, and both may differ
 /// from machine to machine.
 fn created_by(settings: &BootstrapSettings) -> String {
     let mut words = vec!["fullbore bootstrap --variant", settings.variant.name(), "--arch"];

@@ -1,8 +1,8 @@
 //! The layer of an image: a tar archive that is compressed on all cores, and hashed before and after, in one pass.
 //!
-//! The archive is cut into blocks. Each is compressed by itself, with the end of the previous block as its dictionary,
-//! as in pigz. Together they are one gzip member (RFC 1952), which every reader of images takes. Its bytes depend on
-//! the size of a block, and not on the number of cores.
+//! The archive is cut into blocks. Each block is compressed by itself, with the end of the previous block as its
+//! dictionary, as in pigz. Together they are one gzip member (RFC 1952), which every reader of images accepts. The
+//! output depends on the block size, but not on the number of cores.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -13,15 +13,15 @@ use flate2::{Compress, Compression, Crc, FlushCompress, Status};
 use fullbore_digest::{Sha256, Sha256Hasher};
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 
-/// Size of a block. Another size makes other bytes of the same root. A guess: large enough that a block's end, which
-/// costs some bytes, does not matter, and small enough that all cores get work from a small root.
+/// Size of a block. Another size gives other output for the same root. A guess: large enough that the few bytes at the
+/// end of each block do not matter, and small enough that a small root keeps all cores busy.
 const BLOCK_BYTES: usize = 1 << 20;
 
 /// Size of the dictionary: the window of deflate (RFC 1951).
 const DICTIONARY_BYTES: usize = 32 << 10;
 
-/// Maximum number of threads that compress. A guess: one thread hashes the archive, hardly faster than this many
-/// compress it.
+/// Maximum number of compressing threads. A guess: one thread hashes the archive, hardly faster than this many compress
+/// it.
 const THREADS_MAX: usize = 16;
 
 /// Blocks per thread that are being compressed or wait for their turn to be written. Two, so that no thread waits for a
@@ -35,22 +35,22 @@ const SPARE_BYTES: usize = 64 << 10;
 /// Header of gzip: no name, no time, unknown system (RFC 1952, 2.3).
 const HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255];
 
-/// A written layer.
+/// A written layer: its hashes and its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Layer {
-    /// Hash of the compressed archive.
+pub(super) struct Layer {
+    /// SHA-256 of the compressed archive, which names the blob.
     pub digest: Sha256,
     /// Size of the compressed archive in bytes.
     pub size: u64,
-    /// Hash of the archive.
+    /// SHA-256 of the uncompressed archive.
     pub diff_id: Sha256,
 }
 
-/// Compresses the bytes that `fill` writes, into `to`, which errors call `path`.
+/// Compresses the output of `fill` into `to`. Error messages name `path`.
 ///
 /// # Errors
-/// Those of `fill`, or `to` cannot be written.
-pub fn compress(
+/// The errors of `fill`, or `Disk` if `to` cannot be written.
+pub(super) fn compress(
     to: impl Write + Send,
     path: &Path,
     cores: usize,
@@ -67,12 +67,12 @@ pub fn compress(
         let writing = scope.spawn(move || write_in_order(to, &ordered));
         let mut cutter = Cutter { jobs, order, block: Vec::new(), dictionary: Vec::new(), hasher: Sha256Hasher::new() };
         let filled = fill(&mut cutter).and_then(|()| {
-            // Only if the writer has ended, which reports why.
+            // This fails only if the writer has ended, and then the writer reports why.
             cutter.send_block(true).map_err(|error| CommandError::new(ErrorKind::Internal, error))
         });
         let hasher = cutter.end();
         let written = writing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        let (digest, size) = written.map_err(|error| CommandError::disk(path, &error))?;
+        let (digest, size) = written.map_err(|error| CommandError::cannot("write", path, &error))?;
         filled.map(|()| Layer { digest, size, diff_id: hasher.finish() })
     })
 }
@@ -114,7 +114,7 @@ impl Cutter {
         self.jobs.send(Job { block, dictionary, is_last, done }).map_err(|_| ended())
     }
 
-    /// There are no more blocks: the other threads end. Returns the hasher of all bytes.
+    /// Ends the input, so that the other threads end. Returns the hasher of all bytes.
     fn end(self) -> Sha256Hasher {
         self.hasher
     }
@@ -286,7 +286,7 @@ mod tests {
             })
             .unwrap_err();
             assert_eq!(error.kind, ErrorKind::Disk, "{room}: {error}");
-            assert!(error.message.starts_with("/x/layer: "), "{room}: {error}");
+            assert!(error.message.starts_with("cannot write /x/layer: "), "{room}: {error}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! The architecture of an image: Go's name of it (GOARCH), and a variant, as the image-spec wants it (config.md).
+//! The architecture of an image: its name in Go (GOARCH), and a variant, as the image-spec requires (config.md).
 
 /// Debian's names, with Go's name and variant. armel runs from ARMv5 on, armhf from ARMv7.
 const OF_DEBIAN: [(&str, &str, Option<&str>); 16] = [
@@ -23,12 +23,12 @@ const OF_DEBIAN: [(&str, &str, Option<&str>); 16] = [
 /// Variant of `arm` without one: what container engines assume.
 const PLAIN_ARM: &str = "v7";
 
-/// The architecture of an image.
+/// The architecture of an image, in the terms of Go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Platform {
-    /// Go's name.
+    /// GOARCH, such as `arm64`.
     pub architecture: &'static str,
-    /// Variant, such as `v8`.
+    /// Variant of the architecture, such as `v8`.
     pub variant: Option<String>,
 }
 
@@ -69,7 +69,7 @@ impl Platform {
         Some(platform)
     }
 
-    /// Names that [`Platform::parse`] knows, Go's.
+    /// The GOARCH names that [`Platform::parse`] knows.
     pub fn names() -> Vec<&'static str> {
         let mut names: Vec<_> = OF_DEBIAN.iter().map(|(_, architecture, _)| *architecture).collect();
         names.sort_unstable();

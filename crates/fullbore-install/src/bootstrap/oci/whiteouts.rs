@@ -9,14 +9,14 @@ use fullbore_engine::run::error::CommandError;
 
 use crate::bootstrap::pack::{DEV, LEFT_OUT};
 
-/// How names of deleted files begin (image-spec, layer.md, "Whiteouts").
+/// Prefix of the names of deleted files (image-spec, layer.md, "Whiteouts").
 const PREFIX: &[u8] = b".wh.";
 
 /// Checks that a root has no file whose name would delete another one.
 ///
 /// # Errors
-/// It has one, or a directory cannot be read.
-pub fn check(root: &Path) -> Result<(), CommandError> {
+/// `Usage` with the path if the root has such a file, `Disk` if a directory cannot be read.
+pub(super) fn check(root: &Path) -> Result<(), CommandError> {
     let Some(path) = first(root)? else { return Ok(()) };
     let inside = Path::new("/").join(path.strip_prefix(root).unwrap_or(&path));
     Err(CommandError::usage(format_args!("{}: an image cannot contain a file of this name", inside.display()))
@@ -26,7 +26,7 @@ pub fn check(root: &Path) -> Result<(), CommandError> {
 
 /// The first such name that is found. The walk stays on one file system, as packing does.
 fn first(root: &Path) -> Result<Option<PathBuf>, CommandError> {
-    let disk = |path: &Path, error: &std::io::Error| CommandError::disk(path, error);
+    let disk = |path: &Path, error: &std::io::Error| CommandError::cannot("read", path, error);
     let device = fs::symlink_metadata(root).map_err(|error| disk(root, &error))?.dev();
     let mut ahead = vec![root.to_owned()];
     while let Some(directory) = ahead.pop() {

@@ -10,23 +10,24 @@ use super::super::tar_filter::without_devices;
 use super::{Peer, Word, with_path, wrong};
 use crate::root::within;
 
-/// A command of a hook.
+/// A command of a hook that moves files, with its arguments.
 #[derive(Debug, Clone, Copy)]
 pub struct Call<'a> {
-    /// Path of the root.
+    /// Path of the root, outside of it.
     pub root: &'a str,
-    /// Steps to leave out, comma-separated.
+    /// Steps that the bootstrap leaves out, comma-separated.
     pub skips: &'a str,
-    /// The command, such as `upload`.
+    /// Name of the command, such as `upload`.
     pub command: &'a str,
-    /// Its arguments; the last one is the destination.
+    /// Arguments of the command; the last one is the destination.
     pub arguments: &'a [&'a str],
 }
 
 /// Runs a command with the help of the other end.
 ///
 /// # Errors
-/// The command is wrong, a file cannot be read or written, or the other end failed.
+/// [`io::ErrorKind::InvalidData`] for an unknown command, a missing argument or a failure at the other end, or the
+/// system's error if a file cannot be read or written.
 pub fn run<R: Read, W: Write>(call: &Call<'_>, peer: &mut Peer<R, W>) -> io::Result<()> {
     let done = moved(call, peer);
     if done.is_err() {
@@ -109,12 +110,12 @@ fn received<R: Read, W: Write>(
         let received = peer.receive_content(&mut to_filter);
         drop(to_filter);
         let filtered = filtering.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        // A filter that fails is the reason why nothing more can be written to it.
+        // If the filter fails, tar ends because of it: the error of the filter is the cause.
         filtered.and(received)
     })
 }
 
-/// What an archive has.
+/// Content of an archive.
 enum Packed {
     /// A file, or a directory with its name.
     Itself(PathBuf),
@@ -138,7 +139,7 @@ fn pack<R: Read, W: Write>(word: Word, from: Packed, to: &str, peer: &mut Peer<R
     let mut tar = tar.stdout(Stdio::piped()).spawn()?;
     let mut from_tar = tar.stdout.take().ok_or_else(|| wrong("no pipe"))?;
     let sent = request(word, to, peer).and_then(|()| peer.send_content(&mut from_tar));
-    // Where nothing more is sent, it would wait for ever.
+    // With the pipe open, tar would wait for ever once nobody reads.
     drop(from_tar);
     ended(&mut tar, sent)
 }

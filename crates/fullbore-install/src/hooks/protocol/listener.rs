@@ -11,7 +11,8 @@ use super::{Peer, Word, with_path, wrong};
 /// Serves requests until the other end says goodbye or is gone.
 ///
 /// # Errors
-/// A file cannot be read or written, or the other end failed.
+/// The system's error if a file cannot be read or written, or [`io::ErrorKind::InvalidData`] if the other end fails or
+/// sends a malformed message.
 pub fn run<R: Read, W: Write>(peer: &mut Peer<R, W>) -> io::Result<()> {
     loop {
         match served(peer) {
@@ -25,7 +26,7 @@ pub fn run<R: Read, W: Write>(peer: &mut Peer<R, W>) -> io::Result<()> {
     }
 }
 
-/// Serves one request; whether another may follow.
+/// Serves one request; returns whether another may follow.
 fn served<R: Read, W: Write>(peer: &mut Peer<R, W>) -> io::Result<bool> {
     let Some((word, content)) = peer.receive()? else { return Ok(false) };
     let path = String::from_utf8(content).map_err(|_| wrong("a path is not UTF-8"))?;
@@ -87,7 +88,7 @@ fn untar<R: Read, W: Write>(path: &str, peer: &mut Peer<R, W>) -> io::Result<()>
     if status.success() { Ok(()) } else { Err(io::Error::other(format!("tar: {path}: {status}"))) }
 }
 
-/// The directory of a path; that of a plain name is the working directory.
+/// The directory of a path; for a plain name the working directory.
 fn parent(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }

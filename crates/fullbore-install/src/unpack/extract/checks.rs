@@ -119,7 +119,7 @@ impl Extraction<'_, '_> {
     }
 
     pub(super) fn no_directory(&self, place: &[u8]) -> UnpackFailure {
-        UnpackFailure::refused(format!("{} is no directory in the root", show(place)))
+        UnpackFailure::refused(format!("{} is not a directory in the root", show(place)))
     }
 
     /// Type of the existing file; a directory created in this round contains only claimed names.

@@ -52,7 +52,8 @@ impl Extraction<'_, '_> {
         Ok(())
     }
 
-    /// Creates a file that is no directory under dpkg's temporary name; returns the MD5 of a regular file, if wanted.
+    /// Creates a file other than a directory under dpkg's temporary name. Returns the MD5 of a regular file, if
+    /// requested.
     pub(super) fn make<R: io::BufRead>(
         &mut self,
         entry: &Entry,

@@ -1,12 +1,14 @@
-//! Further connections to a far server. Each begins with a window of its own, so that TCP's slow start is over
-//! sooner: what one connection carries in eight round trips three of them carry in seven. They are worth their
-//! handshakes only where round trips are long, which the first connection's tells before anything can be sent.
-//! For what takes many round trips there is another reason: of some connections that share a link, those that left slow start
-//! early stay behind for seconds, and a file is there when its slowest share is.
+//! Further connections to a far server.
 //!
-//! The server takes the requests of one connection in their order, and those of several in any: what depends on
-//! another request goes over the first connection ([`Link::try_send`]), the rest over any ([`Link::try_send_any`]).
-//! A further connection that fails is not opened again, and what was asked over it is asked over the first.
+//! Each begins with a window of its own, so that TCP's slow start is over sooner: what one connection carries in eight
+//! round trips three carry in seven. They are worth their handshakes only if round trips are long, which the first
+//! connection shows before anything can be sent. For large transfers there is another reason. Of several connections on
+//! one link, those that left slow start early stay behind for seconds, and a file is complete only with its slowest
+//! share.
+//!
+//! The server processes the requests of one connection in order, and those of several in any order. A request that
+//! depends on another goes over the first connection ([`Link::try_send`]), others over any (`Link::try_send_any`). A
+//! further connection that fails is not opened again; its requests are repeated over the first.
 
 use std::future::pending;
 use std::sync::{Mutex, PoisonError};
@@ -19,51 +21,57 @@ use super::{HEAD_BYTES, Link, LinkError, LinkOptions, Pending};
 use crate::gbs::Call;
 use crate::servers::Server;
 
-/// A server is far from this round trip on: one or two of them are won, and a handshake costs a server some
-/// milliseconds, which many servers of a grid may have to share.
+/// Least round trip of a far server. Further connections save one or two of these. A handshake costs some milliseconds
+/// of processor time, which many servers of a grid may share.
 pub const FAR: Duration = Duration::from_millis(50);
 
-/// A server is away from a fifth of that on: further connections save no round trip that counts, and help large shares.
+/// A server is away from this fraction of [`FAR`] on: further connections save too few round trips, but help large
+/// shares.
 const AWAY_PART: u32 = 5;
 
-/// A server is near below this round trip: within a site, where what a connection costs both ends is more than what is
-/// waited for on the path. Who asks whether it is near waits no longer for the answer.
+/// Round trip below which a server is near, as within a site. There a connection costs both ends more than the wait on
+/// the path. Nobody waits longer than this to find out whether a server is near.
 pub const NEAR: Duration = Duration::from_millis(3);
 
-/// Bytes that one connection does as well as two: what slow start carries in two round trips (RFC 6928: 10 segments, then 20).
+/// Bytes that two connections do not carry sooner than one: slow start sends them in two round trips (RFC 6928: 10
+/// segments, then 20).
 const BYTES_EACH: u64 = 30 * 1448;
 
-/// Connections to one server at most: for 1 MB three save as many round trips as four do. And to all servers of a file.
+/// Most connections to one server: for 1 MB three save as many round trips as four. The next constant bounds those to
+/// all servers of a file.
 const CONNECTIONS_MAX: u64 = 3;
 const CONNECTIONS_OF_A_FILE_MAX: usize = 64;
 
-/// With so much for each it is worth more of them: a server's receive window, too, begins small for each (64 KiB, with
-/// Linux), and holds slow start up for longer than the handshakes cost. Measurement: 10 MB, ten servers, 100 ms: six take 0.1 s less.
+/// From this many bytes per connection on, more connections pay. A server's receive window begins small (64 KiB with
+/// Linux), and holds up slow start for longer than the handshakes take. Measurement: 10 MB, ten servers, 100 ms: six
+/// take 0.1 s less.
 const LARGE_BYTES_EACH: u64 = 512 << 10;
 const CONNECTIONS_OF_LARGE_MAX: u64 = 6;
 
-/// The same where servers are away. Measurement: 100 MB, ten servers, 20 ms: 4.07 s beside 4.86 with one, and 4.19 with two.
+/// The same for servers that are away. Measurement: 100 MB, ten servers, 20 ms: 4.07 s with four connections, 4.19 s
+/// with two, 4.86 s with one.
 const AWAY_BYTES_EACH: u64 = 4 << 20;
 const CONNECTIONS_AWAY_MAX: u64 = 4;
 
-/// Servers that are away and send more than slow start carries in three round trips, and less than large shares, have more,
-/// so many together: their handshakes are over before what is asked for begins to come. Measurement: 1 MB from five servers, 20 ms:
-/// 0.145 s with four each, 0.164 with one; from ten, 100 kB each, no difference.
+/// Least bytes for further connections to read from servers that are away: more than slow start carries in three round
+/// trips. The next constant bounds their number over all servers. Their handshakes are over before the content begins
+/// to come. Measurement: 1 MB from five servers, 20 ms: 0.145 s with four each, 0.164 s with one; from ten, 100 kB
+/// each, no difference.
 const AWAY_READ_BYTES: u64 = 70 * 1448;
 const CONNECTIONS_AWAY_READ_MAX: u64 = 20;
 
-/// How far a server is that is not near.
+/// How far a server is, if it is not near.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Distance {
-    /// [`NEAR`], or more.
+    /// A round trip of [`NEAR`] or more.
     Apart,
-    /// A fifth of [`Distance::Far`], or more.
+    /// A round trip of a fifth of [`FAR`] or more.
     Away,
-    /// [`FAR`], or more.
+    /// A round trip of [`FAR`] or more.
     Far,
 }
 
-/// Connections to a server at this distance that so many bytes are worth, if as many go to each of `servers`.
+/// Connections worth opening to a server at this distance for sending `bytes`, with as many to each of `servers`.
 pub(crate) fn worthwhile(distance: Distance, bytes: u64, servers: usize) -> usize {
     let most = (CONNECTIONS_OF_A_FILE_MAX / servers.max(1)).max(1);
     let connections = match distance {
@@ -77,7 +85,7 @@ pub(crate) fn worthwhile(distance: Distance, bytes: u64, servers: usize) -> usiz
     usize::try_from(connections).unwrap_or(1).min(most)
 }
 
-/// The same for bytes that each of them is to send.
+/// The same for reading `bytes` from each server.
 pub(crate) fn worthwhile_to_read(distance: Distance, bytes: u64, servers: usize) -> usize {
     if distance != Distance::Away {
         return worthwhile(distance, bytes, servers);
@@ -88,14 +96,15 @@ pub(crate) fn worthwhile_to_read(distance: Distance, bytes: u64, servers: usize)
     usize::try_from(connections).unwrap_or(1).max(1)
 }
 
-/// Time to open a further connection: a server that takes the first one at once and not the others will not.
+/// Time limit to open a further connection: a server that accepts the first at once, but not the others, will not
+/// accept them later.
 pub(super) const FURTHER_LIMIT: Duration = Duration::from_secs(2);
 
-/// What is beside a first connection.
+/// The further connections of a link.
 #[derive(Debug)]
 pub(super) struct ExtraConnections {
     links: Mutex<Vec<Link>>,
-    /// How more are opened; nothing is beside those that are.
+    /// What is needed to open more; `None` in a further connection.
     opening: Option<Box<(Server, LinkOptions, Tls)>>,
 }
 
@@ -104,7 +113,7 @@ impl ExtraConnections {
         ExtraConnections { links: Mutex::default(), opening: Some(Box::new((server, options, tls))) }
     }
 
-    /// Whether this is beside a connection that is itself a further one.
+    /// Whether this belongs to a further connection itself.
     pub(super) fn is_further(&self) -> bool {
         self.opening.is_none()
     }
@@ -115,8 +124,8 @@ impl ExtraConnections {
 }
 
 impl Link {
-    /// Whether the server is as far as this, or farther; waits for the first TCP handshake, or until it takes longer than
-    /// one would with a server that is nearer. `None`: it cannot be reached.
+    /// Whether the server is at this distance or farther; `None` if it cannot be reached. Waits for the first TCP
+    /// handshake, but only as long as that of a nearer server would take.
     pub(crate) async fn is_at(&self, distance: Distance) -> Option<bool> {
         let least = match distance {
             Distance::Apart => self.exchange.near,
@@ -145,7 +154,7 @@ impl Link {
         }
     }
 
-    /// Sees that there are so many connections, on the present runtime.
+    /// Opens further connections, on the current runtime, up to `connections` in all.
     pub fn widen(&self, connections: usize) {
         let Some(opening) = &self.extra.opening else { return };
         let (server, options, tls) = &**opening;
@@ -156,23 +165,23 @@ impl Link {
         }
     }
 
-    /// Connections that there are, or that are being opened.
+    /// Connections open or being opened.
     pub fn connections(&self) -> usize {
         1 + self.extra.links().iter().filter(|link| link.given_up().is_none()).count()
     }
 
-    /// As [`Link::try_send`], over the connection that has the least to do: for requests that may be answered
-    /// before those sent earlier.
+    /// As [`Link::try_send`], over the connection with the least load: for requests that may be answered before earlier
+    /// ones.
     ///
     /// # Errors
-    /// When the server is given up.
+    /// [`LinkError`] if the server is given up.
     pub(crate) fn try_send_any(&self, call: Call, answer: u64) -> Result<Result<Pending, Box<Call>>, LinkError> {
         let mut further = self.extra.links();
         further.retain(|link| link.given_up().is_none());
         let Some(least) = further.into_iter().min_by_key(|link| link.exchange.flow.in_flight()) else {
             return self.try_send(call, answer);
         };
-        // Of equals one that is further: what a reader asked it for in vain is still counted there, where answers come later.
+        // Of equals a further connection: its bytes in flight may include requests whose answers nobody waits for.
         let in_flight = self.exchange.flow.in_flight();
         if in_flight == 0 || in_flight < least.exchange.flow.in_flight() {
             return self.try_send(call, answer);
@@ -208,7 +217,7 @@ mod tests {
         assert_eq!(read(10_000_000, 10), 1, "slow start is the least of it");
     }
 
-    /// A server to which there is no connection.
+    /// A server without a connection.
     fn link() -> Link {
         let mut announcements = Announcements::default();
         let yaml = "storage:\n  s:\n    ann:\n      anonymous-storage-NURLs:\n      - \

@@ -1,4 +1,4 @@
-//! Which share goes to which server, and the question for room.
+//! Assigns shares to servers, and asks the servers for room.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use crate::geometry::Encoding;
 use crate::placement::{Candidate, Placement, place};
 
 impl<'a> Upload<'a> {
-    /// Lost shares are to be placed again; false when nothing was lost, or nobody would take them.
+    /// Prepares another pass for lost shares; returns false if nothing was lost, or no server would take them.
     pub(super) fn begin_again(&mut self) -> bool {
         for share in &mut self.shares {
             if share.state == ShareState::Lost {
@@ -23,7 +23,7 @@ impl<'a> Upload<'a> {
         }
         let placement = self.placement();
         if self.reached() < usize::from(self.geometry.encoding.happy) {
-            // All shares are somewhere, and too many of them in the same places: copies to other servers.
+            // All shares are placed, but too many on the same servers: send copies to other servers.
             for &number in placement.send.keys() {
                 let share = &mut self.shares[usize::from(number)];
                 if share.state == ShareState::Done {
@@ -44,12 +44,12 @@ impl<'a> Upload<'a> {
         any
     }
 
-    /// What would be the best place for everything, taking for granted what is under way.
+    /// The best placement, assuming that everything in flight arrives.
     pub(super) fn placement(&self) -> Placement {
         place(&self.candidates(), self.geometry.encoding.total)
     }
 
-    /// The servers, with what is under way to them as if it were there.
+    /// The servers, as if everything in flight had arrived.
     fn candidates(&self) -> Vec<Candidate> {
         let mut candidates: Vec<Candidate> = self.peers.iter().map(|peer| peer.candidate.clone()).collect();
         for (number, share) in (0..).zip(&self.shares) {
@@ -60,11 +60,11 @@ impl<'a> Upload<'a> {
         candidates
     }
 
-    /// Too many servers are gone for the file to become happy, or readable, whatever else goes well.
+    /// Whether too many servers have failed for the file to become happy or readable, whatever else succeeds.
     pub(super) fn is_hopeless(&self) -> bool {
         let mut candidates = self.candidates();
         for (candidate, peer) in candidates.iter_mut().zip(&self.peers) {
-            // Where another client puts the same file its shares will be.
+            // If another client puts the same file, its shares will be there.
             candidate.writable |= peer.trouble.is_none();
         }
         if candidates.iter().all(|one| one.writable) {
@@ -75,7 +75,7 @@ impl<'a> Upload<'a> {
         best.happiness < usize::from(happy) || usize::from(total) - best.homeless.len() < usize::from(needed)
     }
 
-    /// Gives each share without a server one, and asks the servers.
+    /// Assigns a server to each unplaced share, and asks the servers for room.
     pub(super) fn assign(&mut self) {
         if !self.shares.iter().any(|share| share.state == ShareState::Unplaced) {
             return;
@@ -109,7 +109,7 @@ impl<'a> Upload<'a> {
         self.uploader.grid.link(self.order[peer])
     }
 
-    /// Asks a server for room.
+    /// Asks a server for room for these shares.
     pub(super) fn ask(&mut self, server: usize, shares: &BTreeSet<u16>) {
         let link = self.link(server);
         let secret: UploadSecret = random();
@@ -149,8 +149,8 @@ impl<'a> Upload<'a> {
         });
     }
 
-    /// Opens more connections to a server that is not near, if its share is large enough for that: while the first one's
-    /// handshakes pass, and the question for room is answered.
+    /// Opens more connections to a server that is not near, if its share is large enough, while the first connection's
+    /// handshakes and the request for room are in progress.
     fn widen(&self, link: &Link) {
         let servers = self.order.len().min(self.shares.len());
         let share_len = self.share_len;
@@ -168,9 +168,9 @@ impl<'a> Upload<'a> {
         });
     }
 
-    /// Asks the servers that get no share which ones they have, as the stock client does: the file may have been put
-    /// when others came first in its order. Nobody waits for their answers, and what was begun is given up for what
-    /// turns out to be there. Small shares are complete before these could come.
+    /// Asks the servers that get no share for their lists, as the stock client does: the file may have been put when
+    /// other servers came first in its order. Nothing waits for the answers, but shares that turn out to be there are
+    /// given up. Small shares are complete before the answers come, so nobody is asked about them.
     pub(super) fn ask_others(&mut self) {
         if self.asked_others || self.share_len <= SPECULATIVE_BYTES {
             return;
@@ -187,18 +187,18 @@ impl<'a> Upload<'a> {
         }
     }
 
-    /// Some server has not said yet whether it takes a share.
+    /// Whether some server has not yet answered a request for room.
     pub(super) fn is_asking(&self) -> bool {
         self.shares.iter().any(|share| share.state == ShareState::Asked)
     }
 
-    /// Shares that turned out to be elsewhere already are not sent, as far as happiness allows.
+    /// Gives up shares that turned out to be elsewhere, as far as happiness allows.
     pub(super) fn spare(&mut self) {
         let candidates: Vec<Candidate> = self.peers.iter().map(|peer| peer.candidate.clone()).collect();
         let best = place(&candidates, self.geometry.encoding.total);
         for number in 0..self.geometry.encoding.total {
             let share = &self.shares[usize::from(number)];
-            // A small one was there before anybody could stop it.
+            // A small share is complete before it could be stopped.
             let is_small = self.share_len <= SPECULATIVE_BYTES;
             if !share.is_open() || is_small {
                 continue;
@@ -210,8 +210,8 @@ impl<'a> Upload<'a> {
                     self.give_up_share(server, number, &secret);
                     self.done(number);
                 }
-                // It makes happier elsewhere: this server has another one already. Once: where it goes then is as good as
-                // any other place that is best.
+                // The share adds to happiness elsewhere: this server has another share already. It moves only once: its
+                // new place is as good as any other.
                 Some(&other)
                     if other != server && has_another && !share.moved && share.base == 0 && share.skip == 0 =>
                 {

@@ -1,4 +1,4 @@
-//! Shares and servers that are lost, what another client is sending, and how it ends.
+//! Lost shares and servers, shares that another client is sending, and the end of an upload.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,15 +13,15 @@ use crate::gbs::{AvailableSpace, UploadSecret, held_shares};
 use crate::geometry::Encoding;
 use crate::placement::happiness;
 
-/// Time for servers to give up what was begun, when a file fails.
+/// Time to wait for servers to confirm that they gave up shares, when a file fails.
 const ABORT_TIME: Duration = Duration::from_secs(5);
 
-/// How often, and for how long, a share is looked for that another client seems to be uploading.
+/// How often to look for shares that another client seems to be uploading; the next constant is for how long.
 const OTHER_EVERY: Duration = Duration::from_millis(500);
 const OTHER_TIME: Duration = Duration::from_secs(60);
 
 impl<'a> Upload<'a> {
-    /// A share did not get to its server, which is not asked for more of this file.
+    /// Handles a share that failed to reach its server. That server gets no more of this file.
     pub(super) fn lose_share(&mut self, number: u16, trouble: &str) {
         let server = self.shares[usize::from(number)].server;
         let secret = self.shares[usize::from(number)].secret;
@@ -45,11 +45,11 @@ impl<'a> Upload<'a> {
         share.early_error = None;
     }
 
-    /// A server is gone, and with it what is not complete there.
+    /// Handles a lost server: its incomplete shares are lost.
     pub(super) fn lose_server(&mut self, server: usize, reason: &str) {
         self.peers[server].candidate.writable = false;
         self.peers[server].trouble.get_or_insert_with(|| reason.to_owned());
-        // Its shares are to be placed again, and there may be no answer to come that would wake anybody.
+        // The shares are to be placed again, and no answer may come that would trigger it.
         self.blocked = true;
         for number in 0..self.geometry.encoding.total {
             let share = &self.shares[usize::from(number)];
@@ -59,7 +59,7 @@ impl<'a> Upload<'a> {
         }
     }
 
-    /// Tells a server that a share will not be completed. What is queued of it is not sent first.
+    /// Tells a server that a share will not be completed. Queued writes of the share are dropped.
     pub(super) fn give_up_share(&mut self, server: usize, number: u16, secret: &UploadSecret) {
         self.shares[usize::from(number)].waiting.drain(..).for_each(|waiting| waiting.abort());
         let link = self.link(server).clone();
@@ -69,9 +69,9 @@ impl<'a> Upload<'a> {
         }
     }
 
-    /// Gives up all that is not complete, and waits a little for servers to confirm: whether all of them did.
+    /// Gives up all incomplete shares, and waits a little for the servers; returns whether all confirmed.
     pub(super) async fn abort(&mut self) -> bool {
-        // Orders whose answers nobody awaits are not sent, so that these are not behind megabytes on a slow path.
+        // Requests that nobody awaits are not sent: giving up must not wait behind megabytes on a slow path.
         self.answers.abort_all();
         for number in 0..self.geometry.encoding.total {
             let share = &self.shares[usize::from(number)];
@@ -89,39 +89,39 @@ impl<'a> Upload<'a> {
             all
         };
         let heard = tokio::time::timeout(ABORT_TIME, all).await.unwrap_or(false);
-        // Those that are on their way still may arrive.
+        // Requests in flight may still arrive.
         self.aborts.detach_all();
-        // A server that was given up heard nothing, and may have places all the same.
+        // A server that was given up did not hear of it, and may keep the places.
         let asked = || (0..self.peers.len()).filter(|&peer| self.peers[peer].asked);
         heard && asked().all(|peer| self.link(peer).given_up().is_none())
     }
 
-    /// The shares of the file that each server has. What else a server names is no share of it.
+    /// The file's shares on each server. Other numbers that a server lists are ignored.
     fn holds(&self) -> Vec<BTreeSet<u16>> {
         let total = self.geometry.encoding.total;
         let of = |peer: &Peer| peer.candidate.holds.range(..total).copied().collect();
         self.peers.iter().map(of).collect()
     }
 
-    /// Servers with different shares.
+    /// Happiness: servers with different shares.
     pub(super) fn reached(&self) -> usize {
         happiness(&self.holds())
     }
 
-    /// Different shares on whatever servers.
+    /// Number of different shares on all servers.
     fn found(&self) -> usize {
         self.holds().into_iter().flatten().collect::<BTreeSet<u16>>().len()
     }
 
-    /// Whether the file may get its cap: it is happy, and it can be read. Happiness says nothing of the latter where
-    /// fewer servers are asked for than shares are needed.
+    /// Whether the file may get its cap: it is happy, and can be read. Happiness does not imply the latter if `happy`
+    /// is below k.
     pub(super) fn is_kept(&self) -> bool {
         let Encoding { needed, happy, .. } = self.geometry.encoding;
         self.reached() >= usize::from(happy) && self.found() >= usize::from(needed)
     }
 
-    /// Servers that have room and take nothing may be receiving the same file from another client: wait
-    /// until its shares are there.
+    /// Servers that have room but refuse shares may be receiving the same file from another client: waits for its
+    /// shares.
     pub(super) async fn wait_for_others(&mut self) -> Result<(), PutError> {
         let mut stop = self.uploader.stop.clone();
         tokio::select! {
@@ -140,7 +140,7 @@ impl<'a> Upload<'a> {
                     .await
                     .ok()
                     .and_then(|reply| AvailableSpace::read(&reply.answer).ok());
-                // A server that tells no space, or too little, is full or read-only.
+                // A server that reports no or too little space is full or read-only.
                 if space.is_some_and(|space| {
                     space.available.is_none_or(|space| space > self.share_len) && space.share_max >= self.share_len
                 }) {
@@ -164,7 +164,7 @@ impl<'a> Upload<'a> {
         }
     }
 
-    /// Whether the file is in the grid.
+    /// The result: whether the file is in the grid.
     pub(super) fn outcome(&mut self) -> Result<Stored, PutError> {
         let Encoding { needed, happy, .. } = self.geometry.encoding;
         let (reached, found) = (self.reached(), self.found());

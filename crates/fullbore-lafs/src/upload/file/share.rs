@@ -1,4 +1,4 @@
-//! One share on its way: where it stands, and its bytes that are in memory.
+//! One share of an upload: its state, and its bytes in memory.
 
 use std::collections::VecDeque;
 
@@ -7,21 +7,21 @@ use tokio::task::AbortHandle;
 
 use crate::gbs::UploadSecret;
 
-/// Where a share stands.
+/// State of a share.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) enum ShareState {
-    /// Nowhere yet.
+    /// Without a server.
     #[default]
     Unplaced,
-    /// Asked for; the first bytes may be on their way.
+    /// Requested at its server; the first bytes may be in flight.
     Asked,
-    /// The server takes it.
+    /// Accepted by its server.
     Allocated,
-    /// It is there, complete.
+    /// Complete on its server.
     Done,
     /// Lost after its beginning had left memory.
     Lost,
-    /// No server takes it.
+    /// Refused by every server.
     Homeless,
 }
 
@@ -30,26 +30,26 @@ pub(super) struct Share {
     pub state: ShareState,
     pub server: usize,
     pub secret: UploadSecret,
-    /// Counts how often it was placed: answers to earlier requests say nothing about later ones.
+    /// Incremented with each placement: answers to earlier requests are ignored.
     pub attempt: u32,
-    /// What is in memory, and where in the share that begins.
+    /// Bytes in memory; the next fields have their offset in the share, and their number.
     pub pieces: VecDeque<Bytes>,
     pub base: u64,
     pub gathered: u64,
-    /// The first bytes went out with the question.
+    /// Number of first bytes sent along with the request for room.
     pub speculated: u64,
-    /// Writes that are not answered, and bytes that are acknowledged.
+    /// Number of unanswered writes; the next field has the acknowledged bytes.
     pub open_writes: u32,
     pub acknowledged: u64,
-    /// Those that wait for answers of writes: what is not sent when they end is not sent any more.
+    /// Tasks that await answers to writes. A write not yet sent is dropped when its task ends.
     pub waiting: Vec<AbortHandle>,
-    /// Taken from the journal: these bytes are there and are not sent again.
+    /// Bytes that a resumed share has on its server; they are not sent again.
     pub skip: u64,
-    /// Its place is one that the journal knew, and the server has not confirmed it yet.
+    /// Whether the place comes from the journal and the server has not confirmed it yet.
     pub taken_up: bool,
-    /// It was taken from a server that has another one.
+    /// Whether it was moved away from a server that has another share.
     pub moved: bool,
-    /// Its first bytes were refused, which says something once it is known that the server takes it.
+    /// Error of the first bytes. It counts only once the server has accepted the share.
     pub early_error: Option<String>,
 }
 
@@ -58,7 +58,7 @@ impl Share {
         matches!(self.state, ShareState::Unplaced | ShareState::Asked | ShareState::Allocated)
     }
 
-    /// Every byte was sent, and some perhaps not answered.
+    /// Whether every byte was sent, answered or not.
     pub(super) fn is_all_sent(&self, share_len: u64) -> bool {
         self.base.max(self.speculated) >= share_len
     }
@@ -73,7 +73,7 @@ impl Share {
         self.drop_skipped();
     }
 
-    /// Lets go of what the server has already.
+    /// Drops bytes that the server has already.
     pub(super) fn drop_skipped(&mut self) {
         if self.state == ShareState::Allocated && self.skip > self.base {
             let count = (self.skip - self.base).min(self.gathered);
@@ -81,7 +81,7 @@ impl Share {
         }
     }
 
-    /// The first `count` bytes, which leave memory once they are acknowledged.
+    /// Removes and returns the first `count` bytes.
     pub(super) fn take(&mut self, count: u64) -> Vec<Bytes> {
         let mut taken = Vec::new();
         let mut left = count;
@@ -99,7 +99,7 @@ impl Share {
         taken
     }
 
-    /// A copy of the first `count` bytes, which stay.
+    /// Copies the first `count` bytes, which stay.
     pub(super) fn copy(&self, count: u64) -> Vec<Bytes> {
         let mut copied = Vec::new();
         let mut left = count;

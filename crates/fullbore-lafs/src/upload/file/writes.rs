@@ -1,4 +1,4 @@
-//! What is sent of each share, and what its server says to it.
+//! Writes the shares, and handles the servers' answers.
 
 use std::collections::BTreeMap;
 
@@ -7,19 +7,19 @@ use super::{SPECULATIVE_BYTES, Upload, UploadEvent};
 use crate::gbs::link::{Link, LinkError, Reply};
 use crate::gbs::{AllocateAnswer, AnswerError, WriteAnswer, held_shares};
 
-/// Bytes that writes over all connections of a server have, one for each: less than the blocks of a share that memory has
-/// room for, so that none of them waits for blocks.
+/// Bytes of concurrent writes to one server, one per connection: less than the blocks of a share that fit in memory, so
+/// that no write waits for blocks.
 const WRITES_BESIDE_BYTES: u64 = 4 << 20;
 
 impl<'a> Upload<'a> {
-    /// Sends what may be sent now.
+    /// Sends all writes that may be sent now.
     pub(super) fn send(&mut self, all_out: bool, flush: bool) {
         for number in 0..self.shares.len() {
             while self.write(number as u16, all_out, flush) {}
         }
     }
 
-    /// One write of a share; false when there is nothing to write, or no room for it.
+    /// Sends one write of a share; returns false if there is nothing to write, or no room for it.
     pub(super) fn write(&mut self, number: u16, all_out: bool, flush: bool) -> bool {
         let share = &self.shares[usize::from(number)];
         let peer = share.server;
@@ -32,7 +32,7 @@ impl<'a> Upload<'a> {
         let share = &mut self.shares[usize::from(number)];
         let first = share.state == ShareState::Asked;
         let (from, body) = if first {
-            // With the question, and once.
+            // Once, together with the request for room.
             let wanted = SPECULATIVE_BYTES.min(self.share_len);
             let enough = share.gathered >= wanted || all_out || flush;
             if share.speculated > 0 || share.gathered == 0 || !enough {
@@ -41,7 +41,7 @@ impl<'a> Upload<'a> {
             (0, share.copy(wanted))
         } else {
             if share.speculated > 0 && share.base == 0 {
-                // On its way since the question was asked. It leaves memory only here.
+                // Sent with the request for room; the bytes leave memory only here.
                 if share.speculated >= self.share_len {
                     return false;
                 }
@@ -56,7 +56,7 @@ impl<'a> Upload<'a> {
         };
         let length: u64 = body.iter().map(|piece| piece.len() as u64).sum();
         let call = link.requests().write(&self.index, number, from, body, &share.secret);
-        // The first bytes follow the question on its connection; the rest may go over any.
+        // The first bytes follow the request for room on its connection; the rest may go over any.
         let sent = if first { link.try_send(call, 0) } else { link.try_send_any(call, 0) };
         let pending = match sent {
             Ok(Err(_)) => {
@@ -72,7 +72,7 @@ impl<'a> Upload<'a> {
         if first {
             share.speculated = length;
         } else {
-            // What fits into one speculative write stays until it is there: it can go elsewhere at once.
+            // The first bytes stay in memory until they are acknowledged: the share can go elsewhere at once.
             share.take(length);
         }
         share.open_writes += 1;
@@ -86,7 +86,7 @@ impl<'a> Upload<'a> {
         true
     }
 
-    /// Bytes of a write at most: with several connections each is to have its part of the share.
+    /// Most bytes of a write: with several connections each gets its part of the share.
     fn write_bytes_max(&self, link: &Link) -> u64 {
         match link.connections() as u64 {
             1 => u64::MAX,
@@ -133,7 +133,7 @@ impl<'a> Upload<'a> {
                 continue;
             }
             if answer.allocated.contains(&number) || (reply.repeated && !answer.already_have.contains(&number)) {
-                // Of a repeated question the first copy may have been heard: its writes will tell.
+                // The first copy of a repeated request may have been processed; the writes will show it.
                 share.state = ShareState::Allocated;
                 written_in_vain.extend(share.early_error.take().map(|error| (number, error)));
             } else if answer.already_have.contains(&number) {
@@ -167,14 +167,14 @@ impl<'a> Upload<'a> {
         let all_sent = share.is_all_sent(self.share_len);
         let written = WriteAnswer::read(&reply.answer);
         if let Ok(written) = &written {
-            // Complete: the answers that are not heard of yet are good as well.
+            // Complete: all unanswered writes count as acknowledged.
             let missing = self.share_len - share.acknowledged;
             let counted = if written.complete { missing } else { missing.min(range.1 - range.0) };
             self.sent_bytes += counted;
             share.acknowledged += counted;
             share.taken_up = false;
         }
-        // Answers are heard of in any order: the last one may have been heard of before.
+        // Answers come in any order: the last write may have been answered earlier.
         if !share.is_open() {
             return;
         }
@@ -193,15 +193,14 @@ impl<'a> Upload<'a> {
                     self.lose_share(number, &format!("share {number}: all bytes were sent, {gaps} ranges are missing"));
                 }
             }
-            // An answer to the question for room says more than that the first bytes found none; it may still be on
-            // its way from the task that waits for it.
+            // The answer to the request for room says more than this error, and may still be on its way from its task.
             Err(error) if share.state == ShareState::Asked => {
                 share.early_error = Some(format!("share {number}: {error}"));
             }
-            // The first copy of a repeated write completed the share, or the server has forgotten it.
+            // Either the first copy of a repeated write completed the share, or the server has forgotten it.
             Err(AnswerError::Status { status: 404 }) if reply.repeated && all_sent => self.look_for(number),
-            // The server forgot what an interrupted run began, has it complete, or has other bytes of a file
-            // that has changed: ask anew.
+            // The server has forgotten what an interrupted run began, has it complete, or has other bytes of a file
+            // that changed: place the share anew.
             Err(_) if share.skip > 0 || share.taken_up => {
                 let secret = share.secret;
                 self.give_up_share(server, number, &secret);
@@ -211,7 +210,7 @@ impl<'a> Upload<'a> {
         }
     }
 
-    /// Asks the server of a share whether it has all of it.
+    /// Asks a server whether it has a share complete.
     fn look_for(&mut self, number: u16) {
         let share = &self.shares[usize::from(number)];
         let (link, attempt) = (self.link(share.server).clone(), share.attempt);
@@ -239,13 +238,14 @@ impl<'a> Upload<'a> {
         }
     }
 
-    /// What a server has that was asked for no share. One that says nothing is none that the file needs.
+    /// Handles the list of a server that was not asked for room. An error is ignored: the file does not need this
+    /// server.
     fn held(&mut self, server: usize, result: Result<Reply, LinkError>) {
         let held = result.ok().and_then(|reply| held_shares(&reply.answer).ok()).unwrap_or_default();
         if !held.is_empty() {
             self.peers[server].candidate.holds.extend(held);
             self.found = true;
-            // Whoever has not answered yet, and may not for long: what is here is not sent.
+            // Shares on servers that have not answered yet are given up if they are here.
             self.spare();
         }
     }

@@ -110,7 +110,7 @@ impl StoreTree {
     }
 
     /// Directories of other programs in the place of aliases, which were left alone; each is told once.
-    pub fn take_left(&self) -> Vec<String> {
+    pub(crate) fn take_left(&self) -> Vec<String> {
         std::mem::take(&mut self.known().left)
     }
 

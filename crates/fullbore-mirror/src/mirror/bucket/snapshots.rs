@@ -1,12 +1,13 @@
 //! Snapshots of a mirror in a bucket.
 //!
-//! A usual snapshot, `dists/snapshots/NAME/SUITE/`, has copies of the suites' names, made within the store, and no package:
-//! apt reads `snapshots/NAME/SUITE` as a suite whose files are in the common pool. Flat repositories are below `flat/`
-//! there. The files of the pool stay as long as the snapshot does, because no file is deleted that a signed suite below
-//! `dists/` names. A full snapshot, `snapshots/NAME/`, has copies of everything, and a state of its own: it is a mirror.
+//! A usual snapshot, `dists/snapshots/NAME/SUITE/`, has copies of the suites' files, made within the store, but of no
+//! package. apt reads `snapshots/NAME/SUITE` as a suite with the common pool. Flat repositories are below `flat/`
+//! there. The snapshot keeps its packages, because no file is deleted that a signed suite below `dists/` names. A full
+//! snapshot, `snapshots/NAME/`, has copies of all files and its own state: it is a mirror.
 //!
-//! The object that is written last makes a snapshot complete. It is a state's header, with the suites as they were
-//! selected, for `check`. A list of files is beside it: of a usual snapshot its own names, and what filters have chosen.
+//! The last written object makes a snapshot complete. It is a state's header with the suites as they were selected, for
+//! `check`. Beside it is a list of files. In a usual snapshot it has the snapshot's own names, and the packages that
+//! filters selected.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
@@ -27,57 +28,57 @@ use super::super::tree::Tree;
 use super::aliases::Copied;
 use super::tree::{KEPT_BYTES_MAX, StoreTree, failed};
 
-/// The object of a snapshot that is written last: with it, the snapshot is complete.
+/// Object that is written last, and makes the snapshot complete.
 const MARKER: &str = ".fullbore-snapshot";
 
-/// The list of files that belong to it.
+/// List of the snapshot's files.
 const LIST: &str = ".fullbore-files.zst";
 
-/// Where a snapshot has flat repositories.
+/// Directory of flat repositories in a snapshot.
 const FLAT: &str = "flat";
 
-/// Bytes of a marker that are read: some 500 for each suite.
+/// Maximum size of a marker, in bytes. A suite takes about 500.
 const MARKER_BYTES_MAX: u64 = 4 << 20;
 
-/// Files of a full snapshot that are copied by one call. A guess: between calls the lock is looked at.
+/// Number of files of a full snapshot that are copied by one call. A guess: the lock is checked between calls.
 const COPIED_AT_ONCE: usize = 1000;
 
-/// Bytes of an object that Amazon copies by one request ("CopyObject", Amazon S3 API reference).
+/// Maximum size of an object that Amazon copies by one request ("CopyObject", Amazon S3 API reference).
 const COPY_BYTES_MAX: u64 = 5 << 30;
 
-/// Whether this path is one of the objects by which a snapshot is known. No index names them, and nobody but the person
-/// who removes the snapshot may delete them.
+/// Whether this path is an object that identifies a snapshot. No index names these objects, and only the person who
+/// removes the snapshot may delete them.
 pub(crate) fn is_marker(path: &str) -> bool {
     let below = path.strip_prefix(SNAPSHOTS).and_then(|below| below.strip_prefix('/'));
     below.and_then(|below| below.split_once('/')).is_some_and(|(_, rest)| rest == MARKER || rest == LIST)
 }
 
-/// The path of a file of a snapshot in the archive, where `path` is in a snapshot.
+/// Converts the path of a snapshot's file to its path in the archive; `None` for a path outside of snapshots.
 pub(crate) fn in_archive(path: &str) -> Option<String> {
     let below = path.strip_prefix(SNAPSHOTS)?.strip_prefix('/')?;
     let (_, rest) = below.split_once('/')?;
     Some(rest.strip_prefix("flat/").map_or_else(|| format!("dists/{rest}"), str::to_owned))
 }
 
-/// The directory of a suite within a snapshot.
+/// Directory of a suite within a snapshot.
 fn directory_of(name: &str, suite: &str) -> String {
     let rest = suite.strip_prefix("dists/").map_or_else(|| below(FLAT, suite), str::to_owned);
     format!("{SNAPSHOTS}/{name}/{}", rest.trim_end_matches('/'))
 }
 
-/// The suites of a snapshot, and their files as far as they are listed.
-pub struct SnapshotFiles {
+/// Suites of a snapshot, and its listed files.
+pub(crate) struct SnapshotFiles {
     /// The suites, each with its directory in the snapshot.
     pub suites: Vec<SuiteRecord>,
-    /// Paths of files.
+    /// Paths of the snapshot's files, as its list has them.
     pub files: Vec<String>,
 }
 
-/// Reads what complete snapshots say of themselves. Those of earlier versions say nothing.
+/// Reads the headers and lists of complete snapshots. Snapshots of earlier versions have neither.
 ///
 /// # Errors
-/// The tree cannot be read.
-pub fn read_all(tree: &dyn Tree) -> Result<Vec<SnapshotFiles>, FileError> {
+/// [`FileError`] if the tree, a header or a list cannot be read.
+pub(crate) fn read_all(tree: &dyn Tree) -> Result<Vec<SnapshotFiles>, FileError> {
     let mut found = Vec::new();
     for name in names(tree)? {
         let Some(header) = header(tree, &name)? else { continue };
@@ -95,11 +96,11 @@ pub fn read_all(tree: &dyn Tree) -> Result<Vec<SnapshotFiles>, FileError> {
     Ok(found)
 }
 
-/// The directories of suites in complete snapshots, as these say.
+/// Directories of the suites in complete snapshots, as their headers name them.
 ///
 /// # Errors
-/// The tree cannot be read.
-pub fn directories(tree: &dyn Tree) -> Result<Vec<String>, FileError> {
+/// [`FileError`] if the tree or a header cannot be read.
+pub(crate) fn directories(tree: &dyn Tree) -> Result<Vec<String>, FileError> {
     let mut directories = Vec::new();
     for name in names(tree)? {
         let header = header(tree, &name)?.unwrap_or_default();
@@ -119,17 +120,18 @@ fn names(tree: &dyn Tree) -> Result<Vec<String>, FileError> {
 fn header(tree: &dyn Tree, name: &str) -> Result<Option<Header>, FileError> {
     let marker = tree.read(&format!("{SNAPSHOTS}/{name}/{MARKER}"), MARKER_BYTES_MAX)?;
     let header = marker.and_then(|marker| Header::parse(&marker));
-    // What a marker of others says could be any directory.
+    // The marker of another program could name any directory.
     let top = format!("{SNAPSHOTS}/{name}/");
     Ok(header.filter(|header| header.suites.iter().all(|suite| suite.directory.starts_with(&top))))
 }
 
 impl StoreTree {
-    /// Checks that a snapshot can be made. What a killed run left of it is none.
+    /// Checks that a snapshot can be made. An incomplete one of a killed run does not count.
     ///
     /// # Errors
-    /// A bad name, a complete snapshot of that name; a store that cannot be read.
-    pub fn check_snapshot_name(&self, name: &str, is_full: bool) -> Result<(), SnapshotError> {
+    /// [`SnapshotError::Name`] for a bad name, [`SnapshotError::Exists`] for a complete snapshot of that name,
+    /// [`SnapshotError::File`] if the store cannot be read.
+    pub(crate) fn check_snapshot_name(&self, name: &str, is_full: bool) -> Result<(), SnapshotError> {
         check_snapshot_name(name)?;
         let marker = match is_full {
             true => format!("{SNAPSHOT_DIRECTORY}/{name}/{STATE_PATH}"),
@@ -145,8 +147,9 @@ impl StoreTree {
     /// Makes a snapshot of the published suites.
     ///
     /// # Errors
-    /// See [`SnapshotError`].
-    pub fn make_snapshot(&self, state: &State, name: &str) -> Result<(), SnapshotError> {
+    /// The errors of [`StoreTree::check_snapshot_name`]. [`SnapshotError::State`] if the state's list cannot be read,
+    /// [`SnapshotError::File`] if an object cannot be read, copied or written.
+    pub(crate) fn make_snapshot(&self, state: &State, name: &str) -> Result<(), SnapshotError> {
         self.check_snapshot_name(name, false)?;
         let is_published = |suite: &&SuiteRecord| !suite.retired;
         let mut flat: Vec<(SuiteId, &SuiteRecord, HashSet<String>)> = Vec::new();
@@ -203,19 +206,20 @@ impl StoreTree {
         self.complete(name, &format!("{SNAPSHOTS}/{name}/{LIST}"), &last, &header.to_text())
     }
 
-    /// Copies everything that the published suites name to `snapshots/NAME/`, and makes that a mirror of its own.
+    /// Copies all files that the published suites name to `snapshots/NAME/`, and makes it a mirror of its own.
     ///
     /// # Errors
-    /// See [`SnapshotError`].
-    pub fn make_full_snapshot(&self, state: &State, name: &str) -> Result<(), SnapshotError> {
+    /// The errors of [`StoreTree::make_snapshot`], and [`SnapshotError::TooLarge`] for a file that stores cannot copy
+    /// by one request.
+    pub(crate) fn make_full_snapshot(&self, state: &State, name: &str) -> Result<(), SnapshotError> {
         self.check_snapshot_name(name, true)?;
-        // Before hours of copies that lead to no snapshot.
+        // Checked first: otherwise hours of copying could end without a snapshot.
         each_named(self.own(), state, &mut |record, _| can_be_copied(record.path, record.size))?;
         let top = format!("{SNAPSHOT_DIRECTORY}/{name}");
         self.list_top(SNAPSHOT_DIRECTORY)?;
         let header = snapshot::write_list(self.own(), state, &own_list(name), Some(format!("{}/{top}", self.name())))?;
         let mut some = Vec::new();
-        // Signed files come when all that they lead to is there.
+        // Signed files come last, when the files that they lead to are there.
         let mut signed = Vec::new();
         let mut copied = Ok(());
         each_named(self.own(), state, &mut |record, _| {
@@ -244,12 +248,12 @@ impl StoreTree {
         self.complete(name, &list_place, &format!("{top}/{STATE_PATH}"), &header.to_text())
     }
 
-    /// Copies these files of a directory that are not in the other one yet.
+    /// Copies these files of a directory, unless the other directory has them already.
     fn copy_named(&self, from: &str, to: &str, rests: Vec<Copied>) -> Result<(), SnapshotError> {
         let is_missing = |(rest, _): &Copied| {
             let known = self.known();
             let (source, copy) = (below(from, rest), below(to, rest));
-            // A killed run may have copied those of an earlier state.
+            // A killed run may have copied files of an earlier state.
             let content = |path: &str| {
                 let (top, _) = path.split_once('/')?;
                 let listed = known.listed.get(top)?.get(path)?;
@@ -273,7 +277,7 @@ impl StoreTree {
         Ok(())
     }
 
-    /// The names that the Release of a flat repository has, with its own: the other files of its directory are packages.
+    /// Names in the Release of a flat repository, with the signed files. All other files of its directory are packages.
     fn names_of(&self, directory: &str) -> Result<HashSet<String>, FileError> {
         let mut names: HashSet<String> = SIGNED_FILES.map(str::to_owned).into();
         let text = match self.read(&below(directory, "InRelease"), KEPT_BYTES_MAX as u64)? {
@@ -298,7 +302,7 @@ fn can_be_copied(path: &str, size: u64) -> Result<(), SnapshotError> {
     }
 }
 
-/// The list of a snapshot in the local directory, until it is an object.
+/// Local path of a snapshot's list until it is stored.
 fn own_list(name: &str) -> String {
     format!("{OWN_DIRECTORY}/snapshot-{name}.zst")
 }
@@ -307,7 +311,7 @@ fn list(source: io::Error) -> SnapshotError {
     SnapshotError::File(FileError::Io { operation: "write", path: LIST.to_owned(), source })
 }
 
-/// The rest of a path behind a directory, which may be the top.
+/// Rest of a path below a directory, which may be the top.
 fn rest_below<'p>(path: &'p str, directory: &str) -> Option<&'p str> {
     match directory.is_empty() {
         true => Some(path),

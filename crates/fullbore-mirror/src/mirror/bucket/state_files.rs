@@ -1,7 +1,7 @@
-//! Where fullbore's own files of a mirror in a bucket are: in this bucket, in another one, or in a directory.
+//! Place of fullbore's own files for a mirror in a bucket: this bucket, another one, or a directory.
 //!
-//! A directory answers as a store does, so that a run works in the same way over both. Its lock is the kernel's, and keeps
-//! apart only runs that have the directory.
+//! The directory answers like a store, so that a run works in the same way with both. Its lock is the kernel's, and
+//! separates only runs that use this directory.
 
 use std::sync::Arc;
 
@@ -14,26 +14,26 @@ use fullbore_s3::objects::{Condition, ListedPaths, ObjectFacts, Objects, SmallOb
 
 use super::super::state::OWN_DIRECTORY;
 
-/// The place of fullbore's own files.
+/// Place of fullbore's own files.
 #[derive(Debug, Clone)]
-pub enum StateFiles {
-    /// Objects, which are changed only behind the fence.
+pub(super) enum StateFiles {
+    /// Objects; changes are made only behind the fence.
     Bucket(Objects),
-    /// Files below `.fullbore` of a directory.
+    /// Files below `.fullbore` in a directory.
     Directory(Arc<Root>),
 }
 
 impl StateFiles {
-    /// These objects behind a fence.
-    pub fn behind(objects: &Objects, fence: Arc<Fence>) -> StateFiles {
+    /// Uses these objects, with all changes behind a fence.
+    pub(super) fn behind(objects: &Objects, fence: Arc<Fence>) -> StateFiles {
         StateFiles::Bucket(objects.behind(fence))
     }
 
-    /// As [`Objects::get`].
+    /// Reads a file of at most `bytes_max`, as [`Objects::get`] does; `None` if it does not exist.
     ///
     /// # Errors
-    /// As there; a file that cannot be read.
-    pub async fn get(&self, path: &str, bytes_max: usize) -> Result<Option<SmallObject>, CallError> {
+    /// The errors of [`Objects::get`], or [`CallError::Disk`] if the file cannot be read.
+    pub(super) async fn get(&self, path: &str, bytes_max: usize) -> Result<Option<SmallObject>, CallError> {
         let root = match self {
             StateFiles::Bucket(objects) => return objects.get(path, bytes_max).await,
             StateFiles::Directory(root) => root,
@@ -45,22 +45,22 @@ impl StateFiles {
         }))
     }
 
-    /// As [`Objects::head`].
+    /// Size and tag of a file, as from [`Objects::head`]; `None` if it does not exist.
     ///
     /// # Errors
-    /// As there; a file that cannot be read.
-    pub async fn head(&self, path: &str) -> Result<Option<ObjectFacts>, CallError> {
+    /// The errors of [`Objects::head`], or [`CallError::Disk`] if the file cannot be read.
+    pub(super) async fn head(&self, path: &str) -> Result<Option<ObjectFacts>, CallError> {
         match self {
             StateFiles::Bucket(objects) => objects.head(path).await,
             StateFiles::Directory(_) => Ok(self.get(path, usize::MAX).await?.map(|found| found.facts)),
         }
     }
 
-    /// As [`Objects::put`].
+    /// Writes a file on a condition, as [`Objects::put`] does.
     ///
     /// # Errors
-    /// As there; a file that cannot be written.
-    pub async fn put(
+    /// The errors of [`Objects::put`], or [`CallError::Disk`] if the file cannot be written.
+    pub(super) async fn put(
         &self,
         path: &str,
         fields: Vec<(String, String)>,
@@ -92,11 +92,11 @@ impl StateFiles {
         Ok(Written::Stored(facts(content.len() as u64, &content).etag))
     }
 
-    /// As [`Objects::list`]; of a directory, its files.
+    /// Lists the files whose paths begin with `below`, as [`Objects::list`] does.
     ///
     /// # Errors
-    /// As there; a directory that cannot be read.
-    pub async fn list(&self, below: &str) -> Result<ListedPaths, CallError> {
+    /// The errors of [`Objects::list`], or [`CallError::Disk`] if the directory cannot be read.
+    pub(super) async fn list(&self, below: &str) -> Result<ListedPaths, CallError> {
         let root = match self {
             StateFiles::Bucket(objects) => return objects.list(below).await,
             StateFiles::Directory(root) => root,
@@ -113,11 +113,11 @@ impl StateFiles {
         Ok(found)
     }
 
-    /// As [`Objects::remove`].
+    /// Removes files, as [`Objects::remove`] does.
     ///
     /// # Errors
-    /// As there; a file that cannot be removed.
-    pub async fn remove(&self, paths: &[String]) -> Result<(), CallError> {
+    /// The errors of [`Objects::remove`], or [`CallError::Disk`] if a file cannot be removed.
+    pub(super) async fn remove(&self, paths: &[String]) -> Result<(), CallError> {
         match self {
             StateFiles::Bucket(objects) => objects.remove(paths).await,
             StateFiles::Directory(root) => {

@@ -1,8 +1,8 @@
 //! The published files of a mirror in an S3 store.
 //!
-//! Objects are found by listing a top directory (`dists/`, `pool/`) once, and only when something is asked of it. Signed
-//! files are fetched at the start of a run, all at once. Hashes of published files come from the state, or from the
-//! metadata that fullbore gives each object.
+//! Objects are found by listing a top directory (`dists/`, `pool/`) once, and only when one of its objects is needed.
+//! Signed files are fetched at the start of a run, in parallel. Hashes of published files come from the state, or from
+//! metadata that fullbore adds to each object.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -29,34 +29,35 @@ use super::super::state::{INDEX_DIRECTORY, OWN_DIRECTORY, State, index_path};
 use super::super::tree::{Content, LinkedDirectory, Status, Tree};
 use crate::settings::MirrorStore;
 
-/// Files that never change under their name may be kept by caches for ever.
+/// `Cache-Control` of files that never change under their name: caches may keep them for ever.
 const IMMUTABLE: &str = "public, max-age=31536000, immutable";
 
-/// Names of indexes and signed files change at each publication.
+/// `Cache-Control` of indexes and signed files, which change with each publication.
 pub(in super::super) const SHORT_LIVED: &str = "max-age=60, must-revalidate";
 
 /// Bytes of one download in flight, and the number of its ranges.
 const DOWNLOAD_BYTES: u64 = 16 << 20;
 const DOWNLOAD_RANGES: u32 = 4;
 
-/// Largest file that is kept in memory after it was read at the start: signed files have some 300 kB.
+/// Maximum size of a file that is kept in memory after it was read at the start. Signed files have about 300 kB.
 pub(super) const KEPT_BYTES_MAX: usize = 16 << 20;
 
-/// Objects that are asked for at once, where each answer takes a round trip. A guess; should all of them be large, their
-/// downloads take half a gigabyte.
+/// Number of objects that are requested in parallel, because each answer takes a round trip. A guess: if all of them
+/// are large, their downloads take half a gigabyte.
 const READERS: usize = 32;
 
-/// The published objects, as a [`Tree`] for the walk and as a [`Layout`] for the target.
-pub struct StoreTree {
+/// The published objects, as a [`Tree`] for the steps of a run, and as a [`Layout`] for the target.
+pub(crate) struct StoreTree {
     objects: Objects,
     runtime: Handle,
     own: Arc<Root>,
     name: String,
-    /// The name, and the store if the state is elsewhere: another store may have a bucket of this name.
+    /// Name of the bucket. If the state is elsewhere, also the name of the store, because another store may have a
+    /// bucket of this name.
     identity: String,
     has_aliases: bool,
     has_lock: bool,
-    /// Whether the hash in the metadata does not count.
+    /// Whether the hash in the metadata is ignored.
     verifies_objects: bool,
     /// `Cache-Control` of names that change.
     short_lived: String,
@@ -68,27 +69,27 @@ pub struct StoreTree {
     replaces_only_seen: AtomicBool,
 }
 
-/// What this run knows of the objects.
+/// What this run knows about the objects.
 #[derive(Default)]
 pub(super) struct Known {
-    /// By top directory, all objects below it.
+    /// All objects below a top directory, by directory.
     pub(super) listed: HashMap<String, BTreeMap<String, Listed>>,
-    /// Small files as they were read, or found missing.
+    /// Small files that were read; `None` for a missing file.
     read: HashMap<String, Option<Small>>,
-    /// Content of published paths, by the state and by what this run wrote.
+    /// Content of published paths, from the state and from the writes of this run.
     pub(super) hashes: HashMap<String, (Sha256, u64)>,
     paths: HashMap<Sha256, String>,
     has_hashes: bool,
     /// Directories below `dists/`, with the target of those that are aliases.
     pub(super) aliases: HashMap<String, Option<String>>,
     pub(super) has_aliases: bool,
-    /// Aliases that were looked at in the store, and not only in the state.
+    /// Aliases that were compared with the store, not only found in the state.
     pub(super) confirmed: HashSet<String>,
     /// Directories of other programs in the place of aliases.
     pub(super) left: Vec<String>,
-    /// Paths that part what will be listed into ranges of like size.
+    /// Paths that divide the objects to be listed into ranges of similar size.
     expected: Vec<String>,
-    /// Directories of suites below `dists/`, by the state.
+    /// Directories of suites below `dists/`, from the state.
     pub(super) suites: HashSet<String>,
 }
 
@@ -106,7 +107,7 @@ struct Small {
 }
 
 impl Known {
-    /// Notes that a path has this content. Names by hash never get another one, and so they are preferred.
+    /// Notes that a path has this content. By-hash names are preferred, because their content never changes.
     fn note_path(&mut self, sha256: Sha256, path: String) {
         match self.paths.entry(sha256) {
             Entry::Vacant(entry) => drop(entry.insert(path)),
@@ -115,7 +116,7 @@ impl Known {
         }
     }
 
-    /// Forgets which content a path has.
+    /// Forgets the content of a path.
     fn forget(&mut self, path: &str) {
         if let Some((sha256, _)) = self.hashes.remove(path)
             && self.paths.get(&sha256).is_some_and(|of| of == path)
@@ -124,7 +125,7 @@ impl Known {
         }
     }
 
-    /// Whether the ETags of listings are those of answers, by the small files of which both are known.
+    /// Whether listings and answers have the same ETags, judged by the small files for which both are known.
     fn listed_tags_are_right(&self) -> bool {
         let mut both = self.read.iter().filter_map(|(path, small)| {
             let listed = self.listed.get(path.split_once('/')?.0)?.get(path)?;
@@ -135,8 +136,8 @@ impl Known {
 }
 
 impl StoreTree {
-    /// The tree of these objects, which are behind the fence; `own` has fullbore's own files.
-    pub fn new(
+    /// Makes the tree of these objects; all changes are behind the fence. `own` has fullbore's own files.
+    pub(crate) fn new(
         objects: Objects,
         fence: Arc<Fence>,
         runtime: Handle,
@@ -146,7 +147,7 @@ impl StoreTree {
     ) -> StoreTree {
         let endpoint = &objects.client().bucket().endpoint;
         let identity = match settings.state {
-            // Amazon's names of buckets are unique, and its hosts differ by region.
+            // At Amazon, names of buckets are unique, but hosts differ by region.
             Some(_) if endpoint.host.ends_with(".amazonaws.com") => name.clone(),
             None => name.clone(),
             Some(_) => format!("{name} at {}:{}", endpoint.host, endpoint.port),
@@ -170,27 +171,27 @@ impl StoreTree {
     }
 
     /// Whether another run has changed the mirror meanwhile.
-    pub fn is_overtaken(&self) -> bool {
+    pub(crate) fn is_overtaken(&self) -> bool {
         self.overtaken.load(Ordering::Relaxed) || self.fence.was_closed()
     }
 
     /// Notes that another run changes the mirror.
-    pub fn note_overtaken(&self) {
+    pub(crate) fn note_overtaken(&self) {
         self.overtaken.store(true, Ordering::Relaxed);
     }
 
-    /// From now on, objects are replaced only if they are as they were listed.
-    pub fn replace_only_seen(&self) {
+    /// From now on, objects are replaced only if they are unchanged since they were listed.
+    pub(crate) fn replace_only_seen(&self) {
         self.replaces_only_seen.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a lock keeps runs apart, and objects are written on conditions.
-    pub fn has_lock(&self) -> bool {
+    /// Whether a lock separates runs, and objects are written on conditions.
+    pub(crate) fn has_lock(&self) -> bool {
         self.has_lock
     }
 
-    /// The lock of this run, if it has taken it.
-    pub fn lock(&self) -> MutexGuard<'_, Option<Lock>> {
+    /// The lock of this run, if it has one.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Option<Lock>> {
         self.fence.lock()
     }
 
@@ -210,8 +211,12 @@ impl StoreTree {
         &self.objects
     }
 
-    /// Fetches small files, all at once, and keeps them. Missing ones are known then, too.
-    pub async fn fetch(&self, paths: impl IntoIterator<Item = String>) -> Result<(), FileError> {
+    /// Fetches small files in parallel and keeps them. Missing files are noted as such.
+    ///
+    /// # Errors
+    ///
+    /// [`FileError`] if an object cannot be read, or is larger than the limit for small files.
+    pub(crate) async fn fetch(&self, paths: impl IntoIterator<Item = String>) -> Result<(), FileError> {
         let mut asked = tokio::task::JoinSet::new();
         for path in paths {
             if self.known().read.contains_key(&path) {
@@ -239,8 +244,8 @@ impl StoreTree {
         Ok(())
     }
 
-    /// Begins to fetch small files; whoever asks for one waits for all of them.
-    pub fn begin_to_fetch(self: &Arc<Self>, paths: Vec<String>) {
+    /// Begins to fetch small files. Whoever needs one of them waits for all.
+    pub(crate) fn begin_to_fetch(self: &Arc<Self>, paths: Vec<String>) {
         let tree = self.clone();
         *self.pending.lock().unwrap_or_else(PoisonError::into_inner) =
             Some(self.runtime.spawn(async move { tree.fetch(paths).await }));
@@ -292,7 +297,7 @@ impl StoreTree {
         Ok(after.next().is_some_and(|(path, _)| path.starts_with(&below)))
     }
 
-    /// Reads from the state which content published files have, unless that is done.
+    /// Reads the content of published files from the state, once.
     fn learn_hashes(&self) {
         if std::mem::replace(&mut self.known().has_hashes, true) {
             return;
@@ -313,9 +318,13 @@ impl StoreTree {
         }
     }
 
-    /// Compares names of indexes and signed files with the state, and forgets their content where the store has another:
-    /// they are given again. Costs a request for each.
-    pub fn forget_wrong_names(&self) -> Result<(), FileError> {
+    /// Compares the names of indexes and signed files with the state, and forgets their content if the store has other
+    /// content. They are then published again. Takes one request for each name.
+    ///
+    /// # Errors
+    ///
+    /// [`FileError`] if `dists/` cannot be listed, or an object cannot be looked at.
+    pub(crate) fn forget_wrong_names(&self) -> Result<(), FileError> {
         self.list_top("dists")?;
         self.learn_hashes();
         let names: Vec<(String, (Sha256, u64))> = {
@@ -334,7 +343,7 @@ impl StoreTree {
         Ok(())
     }
 
-    /// What the store says of objects, which are asked for side by side; missing ones are left out.
+    /// Metadata of objects, requested in parallel; missing objects are left out.
     pub(super) fn facts(
         &self,
         paths: impl IntoIterator<Item = String>,
@@ -363,7 +372,7 @@ impl StoreTree {
         })
     }
 
-    /// A published path that has this content, by the state and by its listed size. It asks for nothing, so that tasks may
+    /// A published path with this content, by the state and by its listed size. Makes no request, so that tasks may
     /// call it.
     fn published_now(&self, sha256: Sha256) -> Option<(String, u64)> {
         self.learn_hashes();
@@ -376,14 +385,14 @@ impl StoreTree {
         (self.listed_size(&path) == Some(size)).then_some((path, size))
     }
 
-    /// The size of an object of a top directory that was listed; nothing is asked.
+    /// Listed size of an object below a top directory; makes no request.
     fn listed_size(&self, path: &str) -> Option<u64> {
         let (top, _) = path.split_once('/')?;
         self.known().listed.get(top)?.get(path).map(|listed| listed.size)
     }
 
-    /// Opens an object as a stream that ends with an error unless all of it came and, where the store has a checksum, is
-    /// right.
+    /// Opens an object as a stream. It ends with an error unless all bytes arrived and match the store's checksum, if
+    /// there is one.
     fn stream(&self, path: &str) -> ObjectReader {
         let (out, pieces) = tokio::sync::mpsc::channel(1);
         let (client, key) = (self.objects.client().clone(), self.objects.key(path));
@@ -408,7 +417,7 @@ impl StoreTree {
         }
     }
 
-    /// Notes in the listing what is at a path now.
+    /// Updates the listing for a path; `None` for a removed object.
     pub(super) fn note_listed(&self, path: &str, now: Option<Listed>) {
         let mut known = self.known();
         if let Some(objects) = path.split_once('/').and_then(|(top, _)| known.listed.get_mut(top)) {
@@ -420,10 +429,10 @@ impl StoreTree {
         known.read.remove(path);
     }
 
-    /// Removes objects, as many as there are by one request.
+    /// Removes objects, with as many as possible in one request.
     pub(super) fn remove(&self, paths: &[String]) -> Result<(), FileError> {
         let Some(first) = paths.first() else { return Ok(()) };
-        // Whoever took the lock over may want them again.
+        // Another run that took the lock over may need them again.
         self.may_publish().map_err(|source| failed("remove", first, source))?;
         let removed = self.runtime.block_on(self.objects.remove(paths));
         removed.map_err(|error| failed("remove", first, failure(&error)))?;
@@ -432,7 +441,7 @@ impl StoreTree {
     }
 }
 
-/// The fields of a published object.
+/// Header fields of a published object.
 pub(in super::super) fn fields(path: &str, short_lived: &str) -> Vec<(String, String)> {
     let is_of_pool = path.starts_with("pool/") || path.contains("/pool/");
     let lives = if is_of_pool || path.contains("/by-hash/") { IMMUTABLE } else { short_lived };
@@ -501,7 +510,7 @@ impl Tree for StoreTree {
         }
     }
 
-    /// An alias whose copies are not those of its target leads nowhere.
+    /// An alias that differs from its target leads nowhere.
     fn read_link(&self, path: &str) -> Result<Option<String>, FileError> {
         match self.alias_of(path)? {
             Some((link, target)) if link == path && self.alias_is_complete(&link, &target)? => Ok(Some(target)),
@@ -510,7 +519,7 @@ impl Tree for StoreTree {
     }
 
     fn linked_directory(&self, link: &str) -> Result<Option<LinkedDirectory>, FileError> {
-        // An alias that is not complete leads to itself.
+        // An incomplete alias leads to itself.
         let target = links::resolve(self, link)?.filter(|target| target != link);
         let Some(target) = target else { return Ok(None) };
         let there = links::stat(self, &target)?.is_some_and(|status| status.kind == Kind::Directory);
@@ -565,7 +574,7 @@ impl Tree for StoreTree {
         }
         let removed: Vec<String> =
             paths.iter().zip(&there).filter(|(_, there)| **there).map(|(path, _)| (*path).to_owned()).collect();
-        // The copies of a file go with it.
+        // The copies of a removed file are removed with it.
         let copies = removed.iter().flat_map(|path| self.copies_of(path));
         let copies: Vec<String> = copies.filter(|path| self.listed_size(path).is_some()).collect();
         self.remove(&copies)?;
@@ -621,7 +630,7 @@ impl Tree for StoreTree {
             let count = match reader.read(&mut buffer) {
                 Ok(0) => break,
                 Ok(count) => count,
-                // Other content than was stored.
+                // The content differs from the stored checksum.
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                     part.remove()?;
                     return Ok(false);
@@ -691,7 +700,7 @@ impl Layout for StoreTree {
             Name::Link { to, .. } if to.contains("/by-hash/") => 0,
             Name::Link { to, .. } => {
                 let signed = SIGNED_FILES.iter().position(|name| to.rsplit('/').next() == Some(*name));
-                // Each in its turn.
+                // Signed files come last, each at its place in the order.
                 signed.map_or(1, |place| 3 + place as u32)
             }
             Name::Symlink { .. } => 1,
@@ -735,7 +744,7 @@ impl Layout for StoreTree {
     }
 
     fn write_mode(&self) -> WriteMode {
-        // Whatever lands was looked for when the run was planned.
+        // Every file that lands was looked for when the run was planned.
         if self.has_lock { WriteMode::Create } else { WriteMode::Replace }
     }
 
@@ -780,7 +789,8 @@ impl Layout for StoreTree {
 }
 
 impl StoreTree {
-    /// The condition that an object is as it was listed. A store whose listings have other ETags than its answers gets none.
+    /// Condition that an object is unchanged since it was listed. None for a store whose listings have other ETags than
+    /// its answers.
     fn as_listed(&self, path: &str) -> Condition {
         let known = self.known();
         let objects = path.split_once('/').and_then(|(top, _)| known.listed.get(top));
@@ -792,7 +802,7 @@ impl StoreTree {
     }
 }
 
-/// The content of an object, as it arrives.
+/// Reads the content of an object while it arrives.
 struct ObjectReader {
     pieces: tokio::sync::mpsc::Receiver<Vec<bytes::Bytes>>,
     /// Pieces that arrived, the next one last.
@@ -821,7 +831,7 @@ impl Read for ObjectReader {
                 continue;
             }
             let Some(task) = self.task.take() else { return Ok(0) };
-            // What was given out is right only if the download says so at its end.
+            // The bytes are right only if the download ends without an error.
             self.runtime.block_on(task).map_err(io::Error::other)?.map_err(|error| download_failure(&error))?;
         }
     }

@@ -427,7 +427,7 @@ fn the_log_of_a_killed_run_counts() {
 }
 
 #[test]
-fn two_runs_that_want_different_contents_for_a_path() {
+fn different_contents_for_a_path_in_two_runs_are_refused() {
     let mirror = Mirror::new();
     mirror.run(&archive(&[("a", &[("pool/1", "one")])]), true);
     let other = archive(&[("b", &[("pool/1", "eins")])]);
@@ -569,10 +569,10 @@ fn peak_rss_mb() -> u64 {
 }
 
 /// Not a test but a measurement: what planning costs without any network. Run alone with
-/// `FILES=1000000 cargo test --release -p fullbore --lib scale -- --ignored --nocapture`.
+/// `FILES=1000000 cargo test --release -p fullbore-mirror --lib at_scale -- --ignored --nocapture`.
 #[test]
 #[ignore = "a measurement"]
-fn scale_of_a_plan_and_a_state() {
+fn planning_at_scale_is_measured() {
     let files: u32 = std::env::var("FILES").map_or(100_000, |text| text.parse().unwrap());
     let mirror = Mirror::new();
     let updates = mirror.updates(&archive(&[("a", &[])]), true);

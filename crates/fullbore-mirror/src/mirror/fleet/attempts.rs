@@ -14,7 +14,7 @@ const PAUSE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs
 
 /// Attempts at one run that fail one after the other.
 #[derive(Debug)]
-pub struct Attempts {
+pub(super) struct Attempts {
     pause: Duration,
     told: Option<String>,
 }
@@ -27,7 +27,7 @@ impl Default for Attempts {
 
 impl Attempts {
     /// An attempt has failed. Gives the pause until the next one, and a line if the user does not know the fault yet.
-    pub fn failed(&mut self, fault: &str) -> (Duration, Option<String>) {
+    pub(super) fn failed(&mut self, fault: &str) -> (Duration, Option<String>) {
         let pause = self.pause;
         self.pause = (pause * 2).min(PAUSE.1);
         let is_new = self.told.as_deref() != Some(fault);
@@ -37,7 +37,7 @@ impl Attempts {
     }
 
     /// The attempt that ends has stored something, so the next pause is a short one.
-    pub fn progressed(&mut self) {
+    pub(super) fn progressed(&mut self) {
         self.pause = PAUSE.0;
     }
 }
@@ -51,11 +51,11 @@ struct Failed {
 
 /// The runs that have failed on a worker.
 #[derive(Debug, Default)]
-pub struct FailedRuns(BTreeMap<RunId, Failed>);
+pub(super) struct FailedRuns(BTreeMap<RunId, Failed>);
 
 impl FailedRuns {
     /// An attempt at a run has ended by itself. Gives a line if the user does not know the fault yet.
-    pub fn ended(&mut self, now: Instant, run: RunId, has_stored: bool, fault: Option<&str>) -> Option<String> {
+    pub(super) fn ended(&mut self, now: Instant, run: RunId, has_stored: bool, fault: Option<&str>) -> Option<String> {
         let fresh = || Failed { attempts: Attempts::default(), not_before: now, seen: now };
         let failed = self.0.entry(run.clone()).or_insert_with(fresh);
         if has_stored {
@@ -67,19 +67,19 @@ impl FailedRuns {
     }
 
     /// Whether a run that is still announced has failed before.
-    pub fn has(&self, run: &RunId) -> bool {
+    pub(super) fn has(&self, run: &RunId) -> bool {
         self.0.contains_key(run)
     }
 
     /// Whether an announced run may be begun now.
-    pub fn may_begin(&mut self, now: Instant, run: &RunId) -> bool {
+    pub(super) fn may_begin(&mut self, now: Instant, run: &RunId) -> bool {
         let Some(failed) = self.0.get_mut(run) else { return true };
         failed.seen = now;
         now >= failed.not_before
     }
 
     /// Forgets the runs that have not been announced for so long.
-    pub fn forget_gone(&mut self, now: Instant, gone_after: Duration) {
+    pub(super) fn forget_gone(&mut self, now: Instant, gone_after: Duration) {
         self.0.retain(|_, failed| now < failed.not_before || now.saturating_duration_since(failed.seen) < gone_after);
     }
 }

@@ -23,7 +23,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// The answer to a step. Times are those of the requests.
 #[derive(Debug)]
-pub enum Answer {
+pub(super) enum Answer {
     /// To [`Step::Look`].
     Listed { sharers: Sharers, leases: BTreeSet<(String, u32)>, avoided: BTreeSet<String> },
     /// To [`Step::Take`].
@@ -36,14 +36,14 @@ pub enum Answer {
 
 /// The connections that a worker has now, by the names of mirrors in the budget.
 #[derive(Clone)]
-pub struct Connections {
+pub(super) struct Connections {
     watch: Watch,
     names: Vec<String>,
 }
 
 impl Connections {
     /// Of these mirrors, in the order of the fetcher's.
-    pub fn new(watch: Watch, names: Vec<String>) -> Connections {
+    pub(super) fn new(watch: Watch, names: Vec<String>) -> Connections {
         Connections { watch, names }
     }
 
@@ -55,7 +55,7 @@ impl Connections {
     }
 
     /// Lets the mirrors have as many connections as there are slots.
-    pub fn allow(&self, slots: &Slots, now: Duration) {
+    pub(super) fn allow(&self, slots: &Slots, now: Duration) {
         for (name, count) in slots.connections(now) {
             let same = || (0..).zip(&self.names).filter(|(_, own)| *own == name).map(|(place, _)| place);
             let (count, shared_by) = (count as usize, same().count().max(1));
@@ -68,7 +68,7 @@ impl Connections {
 }
 
 /// Makes the request of a step.
-pub async fn perform<Q: Queue>(
+pub(super) async fn perform<Q: Queue>(
     queue: Q,
     worker: WorkerId,
     run: Run,
@@ -113,7 +113,7 @@ async fn look<Q: Queue>(queue: &Q, worker: &WorkerId, run: &Run) -> Result<Answe
 
 /// Numbers of workers, this one among them. Workers that wait for other runs take nothing from this one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sharers {
+pub(super) struct Sharers {
     /// Those that serve this run.
     pub of_run: usize,
     /// These, and those of other runs that hold a lease of one of its mirrors.
@@ -140,7 +140,7 @@ fn avoided_hosts(entries: &[Entry]) -> BTreeSet<String> {
 }
 
 /// Applies an answer; `now` is the time of the answer.
-pub fn apply(slots: &mut Slots, now: Duration, answer: Answer) {
+pub(super) fn apply(slots: &mut Slots, now: Duration, answer: Answer) {
     match answer {
         Answer::Listed { sharers, leases, avoided } => slots.listed(now, sharers.of_mirrors, &leases, &avoided),
         Answer::Taken { sent, host, number, revision } => slots.taken(sent, &host, number, revision),
@@ -150,7 +150,12 @@ pub fn apply(slots: &mut Slots, now: Duration, answer: Answer) {
 }
 
 /// Tells the fleet to avoid a mirror for a while.
-pub async fn avoid<Q: Queue>(queue: &Q, worker: &WorkerId, host: &str, pause: Duration) -> Result<(), QueueError> {
+pub(super) async fn avoid<Q: Queue>(
+    queue: &Q,
+    worker: &WorkerId,
+    host: &str,
+    pause: Duration,
+) -> Result<(), QueueError> {
     let value = Bytes::from(worker.as_str().to_owned());
     queue.create(&bad_key(host), value, pause.max(Duration::from_secs(1))).await.map(drop)
 }

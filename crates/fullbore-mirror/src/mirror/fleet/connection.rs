@@ -15,7 +15,7 @@ mod client {
     /// The queue of this build.
     pub type Client = NatsQueue;
 
-    pub fn connect(settings: &NatsSettings) -> Result<super::Connection, CommandError> {
+    pub(crate) fn connect(settings: &NatsSettings) -> Result<super::Connection, CommandError> {
         let runtime = runtime()?;
         let queue = runtime.block_on(NatsQueue::connect(settings)).map_err(|error| super::explain(&error))?;
         Ok(super::Connection { queue, runtime })
@@ -36,7 +36,7 @@ mod client {
     /// No connection is ever made; the type only fills its place.
     pub type Client = fullbore_fleet::memory::MemoryQueue;
 
-    pub fn connect(_: &NatsSettings) -> Result<super::Connection, CommandError> {
+    pub(super) fn connect(_: &NatsSettings) -> Result<super::Connection, CommandError> {
         Err(super::is_built_in().expect_err("the feature is off"))
     }
 }

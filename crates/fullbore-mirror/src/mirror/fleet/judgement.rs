@@ -14,7 +14,7 @@ const WALL_MIN: Duration = Duration::from_secs(2);
 
 /// What the time of a worker, or of all workers together, went into. Each moment counts once beside `wall`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Clocks {
+pub(super) struct Clocks {
     /// All of it.
     pub wall: Duration,
     /// It had no connection to any mirror, because others had all slots.
@@ -37,20 +37,20 @@ impl Clocks {
     }
 
     /// For a report.
-    pub fn in_ms(&self) -> ClockMs {
+    pub(super) fn in_ms(&self) -> ClockMs {
         let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         NAMES.iter().zip(self.parts()).map(|(name, time)| ((*name).to_owned(), ms(time))).collect()
     }
 
     /// Of a report. Whatever is not in it is zero.
-    pub fn of_ms(clocks: &ClockMs) -> Clocks {
+    pub(super) fn of_ms(clocks: &ClockMs) -> Clocks {
         let time = |name: &str| Duration::from_millis(clocks.get(name).copied().unwrap_or_default());
         let [wall, slots, mirrors, store, own, idle] = NAMES.map(time);
         Clocks { wall, slots, mirrors, store, own, idle }
     }
 
     /// Both together.
-    pub fn and(&self, other: &Clocks) -> Clocks {
+    pub(super) fn and(&self, other: &Clocks) -> Clocks {
         let (ours, theirs) = (self.parts(), other.parts());
         let [wall, slots, mirrors, store, own, idle] = std::array::from_fn(|at| ours[at].saturating_add(theirs[at]));
         Clocks { wall, slots, mirrors, store, own, idle }
@@ -59,7 +59,7 @@ impl Clocks {
 
 /// What the planner saw, at each of its looks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Looks {
+pub(super) struct Looks {
     /// Looks at the leases.
     pub leases: u32,
     /// Of these, those that found all slots of all mirrors taken.
@@ -79,7 +79,7 @@ fn share(part: u32, of: u32) -> f64 {
 }
 
 /// The verdict of a run.
-pub fn judge(clocks: &Clocks, looks: &Looks, workers: usize) -> VerdictReport {
+pub(super) fn judge(clocks: &Clocks, looks: &Looks, workers: usize) -> VerdictReport {
     let wall = clocks.wall.as_secs_f64().max(f64::MIN_POSITIVE);
     let of_wall = |time: Duration| time.as_secs_f64() / wall;
     let percent = |share: f64| format!("{:.0} %", share * 100.0);

@@ -17,7 +17,7 @@ const TEXT_CHARS_MAX: usize = 100;
 /// What a worker tells of itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Card {
+pub(super) struct Card {
     /// Its machine.
     pub host: String,
     /// Its version of fullbore.
@@ -28,13 +28,13 @@ pub struct Card {
 
 impl Card {
     /// Of this machine.
-    pub fn here() -> Card {
+    pub(super) fn here() -> Card {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         Card { host, fullbore: fullbore_engine::VERSION.to_owned(), runs: Vec::new() }
     }
 
     /// What a key says. It may hold anything.
-    pub fn read(entry: &Entry) -> Option<(WorkerId, Card)> {
+    pub(super) fn read(entry: &Entry) -> Option<(WorkerId, Card)> {
         let worker = WorkerId::parse(entry.key.strip_prefix(WORKER_KEYS)?).ok()?;
         let mut card: Card = serde_json::from_slice(&entry.value).unwrap_or_default();
         let cut = |text: &mut String| *text = text.chars().take(TEXT_CHARS_MAX).collect();
@@ -47,7 +47,7 @@ impl Card {
 }
 
 /// The key that exists while a worker is alive.
-pub struct Presence<Q> {
+pub(super) struct Presence<Q> {
     queue: Q,
     key: String,
     revision: Option<u64>,
@@ -58,7 +58,7 @@ pub struct Presence<Q> {
 
 impl<Q: Queue> Presence<Q> {
     /// Not said yet.
-    pub fn new(queue: Q, worker: &WorkerId) -> Presence<Q> {
+    pub(super) fn new(queue: Q, worker: &WorkerId) -> Presence<Q> {
         Presence { queue, key: worker_key(worker), revision: None, renewed: None, said: None }
     }
 
@@ -66,7 +66,7 @@ impl<Q: Queue> Presence<Q> {
     ///
     /// # Errors
     /// A queue that does not answer, or refuses.
-    pub async fn say(&mut self, card: &Card) -> Result<(), QueueError> {
+    pub(super) async fn say(&mut self, card: &Card) -> Result<(), QueueError> {
         let is_known = self.said.as_ref() == Some(card);
         if is_known && self.renewed.is_some_and(|renewed| renewed.elapsed() < RENEW_EVERY) {
             return Ok(());
@@ -86,7 +86,7 @@ impl<Q: Queue> Presence<Q> {
     }
 
     /// Takes the key away. If that fails, it expires.
-    pub async fn end(self) {
+    pub(super) async fn end(self) {
         if let Some(revision) = self.revision {
             let _ = self.queue.remove(&self.key, revision).await;
         }

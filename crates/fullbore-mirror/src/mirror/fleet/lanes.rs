@@ -31,7 +31,7 @@ struct Lane {
 
 /// A change that is told while the run goes on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change {
+pub(super) enum Change {
     /// A worker was heard of for the first time, or again after it had gone.
     Joined(WorkerId),
     /// It has been silent for half a minute.
@@ -40,7 +40,7 @@ pub enum Change {
 
 /// All workers of a run.
 #[derive(Default)]
-pub struct Lanes {
+pub(super) struct Lanes {
     lanes: BTreeMap<WorkerId, Lane>,
     /// Whether workers may have worked for an earlier planner of the run.
     is_taken_over: bool,
@@ -49,12 +49,12 @@ pub struct Lanes {
 
 impl Lanes {
     /// No worker yet.
-    pub fn new(is_taken_over: bool) -> Lanes {
+    pub(super) fn new(is_taken_over: bool) -> Lanes {
         Lanes { is_taken_over, interval: Duration::from_secs(1), ..Lanes::default() }
     }
 
     /// Notes a report. `now` is the time since the planner began.
-    pub fn heard(&mut self, now: Duration, report: Report) -> (Option<Change>, Option<Fault>) {
+    pub(super) fn heard(&mut self, now: Duration, report: Report) -> (Option<Change>, Option<Fault>) {
         match report {
             Report::Fault(fault) => {
                 if let Some(lane) = self.lanes.get_mut(&fault.worker) {
@@ -82,7 +82,7 @@ impl Lanes {
     }
 
     /// Which workers have gone since the last call.
-    pub fn gone(&mut self, now: Duration) -> Vec<Change> {
+    pub(super) fn gone(&mut self, now: Duration) -> Vec<Change> {
         let mut gone = Vec::new();
         for (worker, lane) in &mut self.lanes {
             if !lane.is_known_gone && now.saturating_sub(lane.heard) >= GONE_AFTER {
@@ -94,7 +94,7 @@ impl Lanes {
     }
 
     /// Notes what each worker has stored by now, for its lane. Call it several times a second.
-    pub fn sample(&mut self, now: Duration) {
+    pub(super) fn sample(&mut self, now: Duration) {
         let at = (now.as_millis() / self.interval.as_millis().max(1)) as usize;
         if at >= POINTS_MAX {
             self.interval *= 2;
@@ -112,7 +112,7 @@ impl Lanes {
     }
 
     /// Files and bytes that all workers together have stored.
-    pub fn done(&self) -> (u64, u64) {
+    pub(super) fn done(&self) -> (u64, u64) {
         let of = |lane: &Lane| {
             let (files, bytes) = lane.stat.done;
             (files.saturating_sub(lane.before.0), bytes.saturating_sub(lane.before.1))
@@ -124,7 +124,7 @@ impl Lanes {
     }
 
     /// Bytes that all workers together have fetched, sent and stored: it grows as long as anything moves.
-    pub fn moved_bytes(&self) -> u64 {
+    pub(super) fn moved_bytes(&self) -> u64 {
         let of = |lane: &Lane| {
             let fetched = lane.stat.hosts.iter().fold(0_u64, |sum, host| sum.saturating_add(host.1));
             fetched.saturating_add(lane.stat.sent_bytes).saturating_add(lane.stat.done.1)
@@ -133,7 +133,7 @@ impl Lanes {
     }
 
     /// Bytes and faults by mirror, of all workers together.
-    pub fn hosts(&self) -> BTreeMap<String, (u64, u64)> {
+    pub(super) fn hosts(&self) -> BTreeMap<String, (u64, u64)> {
         let mut hosts: BTreeMap<String, (u64, u64)> = BTreeMap::new();
         for host in self.lanes.values().flat_map(|lane| &lane.stat.hosts) {
             let sum = hosts.entry(host.0.clone()).or_default();
@@ -143,24 +143,24 @@ impl Lanes {
     }
 
     /// The clocks of all workers together.
-    pub fn clocks(&self) -> Clocks {
+    pub(super) fn clocks(&self) -> Clocks {
         self.lanes.values().map(|lane| Clocks::of_ms(&lane.stat.clocks)).fold(Clocks::default(), |a, b| a.and(&b))
     }
 
     /// Workers that are not gone.
-    pub fn live(&self, now: Duration) -> usize {
+    pub(super) fn live(&self, now: Duration) -> usize {
         self.lanes.values().filter(|lane| now.saturating_sub(lane.heard) < GONE_AFTER).count()
     }
 
     /// Workers that have been silent for a while, and for how long.
-    pub fn silent(&self, now: Duration) -> Vec<(WorkerId, u64)> {
+    pub(super) fn silent(&self, now: Duration) -> Vec<(WorkerId, u64)> {
         let silence = |lane: &Lane| now.saturating_sub(lane.heard);
         let silent = self.lanes.iter().filter(|(_, lane)| (SILENT_AFTER..GONE_AFTER).contains(&silence(lane)));
         silent.map(|(worker, lane)| (worker.clone(), silence(lane).as_secs())).collect()
     }
 
     /// The totals of each worker.
-    pub fn reports(&self) -> Vec<WorkerReport> {
+    pub(super) fn reports(&self) -> Vec<WorkerReport> {
         let of = |(worker, lane): (&WorkerId, &Lane)| {
             let (files, bytes) = lane.stat.done;
             let clocks = Clocks::of_ms(&lane.stat.clocks);

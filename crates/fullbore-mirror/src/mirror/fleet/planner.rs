@@ -41,10 +41,10 @@ const LOOK_AGAIN: Duration = Duration::from_secs(2);
 const STORE_AWAY_MAX: Duration = Duration::from_secs(300);
 
 /// Time between two steps.
-pub const STEP_EVERY: Duration = Duration::from_millis(250);
+pub(super) const STEP_EVERY: Duration = Duration::from_millis(250);
 
 /// What the planner asks of the store.
-pub trait Store {
+pub(super) trait Store {
     /// The places of those files that the store lacks.
     fn lacking(&self, wanted: &[usize]) -> impl Future<Output = Result<Vec<usize>, CallError>>;
 
@@ -54,7 +54,7 @@ pub trait Store {
 
 /// What happens while a run goes on.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Happening {
+pub(super) enum Happening {
     /// A worker came or went.
     Worker(Change),
     /// A worker could not fetch or store a file.
@@ -67,7 +67,7 @@ pub enum Happening {
 
 /// Where a run stands.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct View {
+pub(super) struct View {
     /// Files and bytes that workers have stored.
     pub done: (u64, u64),
     /// Workers that are alive.
@@ -83,7 +83,7 @@ pub struct View {
 }
 
 /// The planner of one run.
-pub struct Planner<'a, Q, S> {
+pub(super) struct Planner<'a, Q, S> {
     queue: Q,
     run: Run,
     items: &'a [Item],
@@ -122,7 +122,7 @@ pub struct Planner<'a, Q, S> {
 
 impl<'a, Q: Queue, S: Store> Planner<'a, Q, S> {
     /// A planner for these files. `is_taken_over` says that the queue may have tasks of an earlier planner.
-    pub fn new(
+    pub(super) fn new(
         queue: Q,
         run: Run,
         items: &'a [Item],
@@ -169,12 +169,12 @@ impl<'a, Q: Queue, S: Store> Planner<'a, Q, S> {
     }
 
     /// Rounds so far.
-    pub fn rounds(&self) -> u32 {
+    pub(super) fn rounds(&self) -> u32 {
         self.watchdog.round()
     }
 
     /// Where the run stands.
-    pub fn view(&self) -> View {
+    pub(super) fn view(&self) -> View {
         let now = self.now();
         let silent = self.lanes.silent(now);
         View {
@@ -190,7 +190,7 @@ impl<'a, Q: Queue, S: Store> Planner<'a, Q, S> {
     /// Goes on with the run. Gives the places of the files that the store lacks, once workers can do no more: none if
     /// all is done. An error is that of a store that refuses, or that has not answered for [`STORE_AWAY_MAX`]. Call it
     /// every [`STEP_EVERY`].
-    pub async fn step(&mut self, happens: &mut impl FnMut(Happening)) -> Option<Result<Vec<usize>, CallError>> {
+    pub(super) async fn step(&mut self, happens: &mut impl FnMut(Happening)) -> Option<Result<Vec<usize>, CallError>> {
         self.listen(happens);
         let now = self.now();
         match self.tend(happens).await {
@@ -364,7 +364,7 @@ impl<'a, Q: Queue, S: Store> Planner<'a, Q, S> {
     }
 
     /// Removes what the queue has of the run.
-    pub async fn end(&mut self) {
+    pub(super) async fn end(&mut self) {
         self.announcement.end().await;
         let _ = self.queue.close(&self.run.id).await;
         if let Some(probe) = self.probe.take() {

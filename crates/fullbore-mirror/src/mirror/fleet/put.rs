@@ -48,7 +48,7 @@ impl Connect for PutQueue {
 }
 
 /// Serves a run until it is told to end, or fails.
-pub fn serve_put<Q: Queue>(
+pub(super) fn serve_put<Q: Queue>(
     queue: Q,
     run: &Run,
     name: WorkerId,

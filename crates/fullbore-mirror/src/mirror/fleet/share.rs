@@ -57,7 +57,7 @@ const CLOSING_MAX: Duration = Duration::from_secs(5);
 const SHOWN_EVERY: Duration = Duration::from_millis(250);
 
 /// A run whose missing files go to workers.
-pub struct Shared<'a> {
+pub(crate) struct Shared<'a> {
     /// How the queue is used.
     pub fleet: &'a FleetSettings,
     /// The mirror.
@@ -138,7 +138,7 @@ impl Shared<'_> {
     ///
     /// # Errors
     /// Settings or credentials that cannot be used; a queue that is away if the settings need it; a signal.
-    pub fn store(
+    pub(crate) fn store(
         &self,
         wanted: &mut FetchPlan,
         session: &mut Session,

@@ -57,7 +57,7 @@ pub enum Order {
 
 /// Why a worker of a run has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Why {
+pub(super) enum Why {
     /// It was told to.
     Told,
     /// Everything fails: another session may be luckier.
@@ -91,7 +91,7 @@ impl Done {
 
 /// The limit that the sampler of the session names at present.
 #[derive(Clone, Default)]
-pub struct Present(Arc<Mutex<Option<String>>>);
+pub(super) struct Present(Arc<Mutex<Option<String>>>);
 
 impl Present {
     fn now(&self) -> Option<String> {
@@ -123,7 +123,7 @@ struct OnTheWay {
 }
 
 /// A worker of one run. It outlives its sessions.
-pub struct Worker<Q> {
+pub(super) struct Worker<Q> {
     queue: Q,
     run: Run,
     name: WorkerId,
@@ -138,7 +138,7 @@ pub struct Worker<Q> {
 }
 
 /// What a worker has of its session.
-pub struct OfSession {
+pub(super) struct OfSession {
     /// The connections to the mirrors.
     pub watch: Watch,
     /// The mirrors' names in the budget, in the order of the session.
@@ -182,7 +182,7 @@ struct Shift<'w, Q> {
 impl<Q: Queue> Worker<Q> {
     /// A worker of this run. `patience` is the time without a byte after which the client of the store gives up;
     /// `connections_max` limits the connections to each mirror, whatever the budget is.
-    pub fn new(
+    pub(super) fn new(
         queue: Q,
         run: Run,
         name: WorkerId,
@@ -213,7 +213,7 @@ impl<Q: Queue> Worker<Q> {
     }
 
     /// Works in a session until it is told to end, or everything fails.
-    pub async fn work(
+    pub(super) async fn work(
         &mut self,
         feed: Feed,
         outcomes: &mut Outcomes,
@@ -296,7 +296,7 @@ impl<Q: Queue> Worker<Q> {
     /// Takes the last outcomes of a session that has failed, and waits for requests in progress, at most
     /// [`LAST_REQUESTS_MAX`]. So files that the store has do not count as failed. It runs in the session's runtime, which
     /// runs these requests.
-    pub async fn wind_up(&mut self, outcomes: &mut Outcomes) {
+    pub(super) async fn wind_up(&mut self, outcomes: &mut Outcomes) {
         while let Ok(Ended { tag, outcome }) = outcomes.try_recv() {
             if let Some(file) = self.files.remove(&tag) {
                 self.ended(file, outcome);
@@ -328,13 +328,13 @@ impl<Q: Queue> Worker<Q> {
     }
 
     /// Gives back what it holds, and its slots.
-    pub async fn give_back(&mut self) {
+    pub(super) async fn give_back(&mut self) {
         self.tasks.give_back().await;
         self.free_slots().await;
     }
 
     /// As [`Worker::give_back`], after a failure of its own: its tasks count as failed.
-    pub async fn fail(&mut self, fault: &str) {
+    pub(super) async fn fail(&mut self, fault: &str) {
         self.tasks.fail(fault).await;
         self.free_slots().await;
     }

@@ -27,7 +27,7 @@ fn a_slot_is_48_bytes() {
 }
 
 #[test]
-fn each_path_once_sorted_with_all_its_suites() {
+fn each_path_is_planned_once_in_order_with_all_its_suites() {
     let mut plan = PlanBuilder::new(Filters::default());
     let first = plan.index("dists/a/main/binary-amd64/Packages", 0).unwrap();
     let second = plan.index("dists/b/main/binary-amd64/Packages", 4).unwrap();

@@ -1,4 +1,4 @@
-//! The files of a worker while they are on their way: handed in one after the other, each with its outcome.
+//! The files that a worker is fetching and storing: they are handed in one by one, and each has an outcome.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,48 +18,48 @@ use tokio::sync::mpsc;
 use super::landing::Landing;
 use super::session::{Seen, look};
 
-/// What became of a file.
+/// Outcome of a file that was handed in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was fetched and verified, and the store has acknowledged it.
+    /// The file was fetched and verified, and the store has acknowledged it.
     Stored,
-    /// It was fetched, and somebody else had stored it meanwhile.
+    /// The file was fetched, but another worker had stored it meanwhile.
     Present,
-    /// It is not in the store.
+    /// The file is not in the store.
     GivenUp(Refusal),
 }
 
 /// Why a file was given up.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Refusal {
-    /// In one line.
+    /// The reason, in one line.
     pub reason: String,
-    /// What each mirror did wrong: its name, and the fault.
+    /// Fault of each mirror: its name, and the fault.
     pub faults: Vec<(String, String)>,
     /// Whether every mirror answered and none has the right file, so that another try would not help.
     pub is_lost: bool,
-    /// What kind of faults these are.
+    /// Kind of the faults.
     pub why: Why,
 }
 
-/// The end of one file.
+/// Outcome of one file, with the caller's tag.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ended {
-    /// The caller's number.
+    /// Number that the caller gave the file.
     pub tag: u64,
-    /// What became of it.
+    /// Outcome of the file.
     pub outcome: Outcome,
 }
 
-/// The ends of files, in the order in which they ended.
+/// Outcomes of files, in the order in which they ended.
 pub type Outcomes = mpsc::UnboundedReceiver<Ended>;
 
-/// The session has ended: its error is that of [`Session::work`](super::session::Session::work).
+/// The session has ended; [`Session::work`](super::session::Session::work) returns its error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the session has ended")]
 pub struct SessionEnded;
 
-/// Takes files for a session. When the last clone is dropped, no more files come.
+/// Hands files to a session. When the last clone is dropped, the session gets no more files.
 #[derive(Clone)]
 pub struct Feed {
     files: Arc<Files>,
@@ -82,24 +82,24 @@ impl Feed {
         Feed { files, items, totals, objects, watch, landing }
     }
 
-    /// The tags of files of which bytes have come since the last call; none at the first one.
+    /// Tags of files that received bytes since the last call; empty at the first call.
     pub fn take_moved(&self) -> Vec<u64> {
         self.files.tags_of(&self.watch.take_moved())
     }
 
-    /// The tags of files that were verified since the last call, and of those before of which the rest is being sent; with
-    /// each, how many bytes of it the store has. None at the first call.
+    /// Tags of files that were verified since the last call, or earlier if their upload still continues, each with the
+    /// number of bytes that the store has. Empty at the first call.
     pub fn verified_files(&self) -> Vec<(u64, u64)> {
         self.files.tags_of_paths(self.landing.verified_files())
     }
 
-    /// Has files fetched and stored. Each ends with its tag among the outcomes, which need not differ between files. A
-    /// file that is on its way already ends with that one; another file of the same path is given up.
+    /// Has files fetched and stored. Each ends with its tag among the outcomes; tags need not differ between files. A
+    /// file that is already in progress ends together with the earlier one. Another file for the same path is given up.
     ///
     /// The files must have passed [`Item::check`].
     ///
     /// # Errors
-    /// The session has ended.
+    /// [`SessionEnded`] if the session has ended and takes no more files.
     pub async fn add(&self, files: impl IntoIterator<Item = (u64, Item)>) -> Result<(), SessionEnded> {
         let items: Vec<Queued> = files.into_iter().filter_map(|(tag, file)| self.files.begin(tag, file)).collect();
         if items.is_empty() {
@@ -109,16 +109,16 @@ impl Feed {
         self.items.send(items).await.map_err(|_| SessionEnded)
     }
 
-    /// What the store has at the path of a file.
+    /// Looks what the store has at the path of a file.
     ///
     /// # Errors
-    /// A store that does not answer, or refuses.
+    /// [`CallError`] if the store does not answer, or refuses the request.
     pub async fn look(&self, file: &Item) -> Result<Seen, CallError> {
         look(&self.objects, file).await
     }
 }
 
-/// A file on its way, and the tags of those who want it.
+/// A file in progress, and the tags under which it was handed in.
 struct Open {
     file: Item,
     tags: Vec<u64>,
@@ -131,7 +131,7 @@ struct State {
     next: ItemId,
 }
 
-/// The files that are on their way.
+/// Files in progress, by item and by path.
 pub(super) struct Files {
     state: Mutex<State>,
     tell: mpsc::UnboundedSender<Ended>,
@@ -146,7 +146,7 @@ impl Files {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The item of a file that was not on its way.
+    /// Makes the item of a file that was not in progress; `None` for one that was.
     fn begin(&self, tag: u64, file: Item) -> Option<Queued> {
         let mut state = self.state();
         let known = state.by_path.get(&file.path).copied();
@@ -160,7 +160,7 @@ impl Files {
             self.end(&[tag], &Outcome::GivenUp(Refusal { reason, ..Refusal::default() }));
             return None;
         }
-        // Four billion files later, a number is free again.
+        // After four billion files, a number is free again.
         let mut id = state.next;
         while state.open.contains_key(&id) {
             id = id.wrapping_add(1);
@@ -184,7 +184,7 @@ impl Files {
         items.iter().filter_map(|item| state.open.get(item)).flat_map(|open| open.tags.iter().copied()).collect()
     }
 
-    /// The tags of paths, each with what is said of its path.
+    /// Tags of these paths, each with the value of its path.
     fn tags_of_paths(&self, paths: Vec<(String, u64)>) -> Vec<(u64, u64)> {
         let state = self.state();
         let open = |path: &String| state.by_path.get(path).and_then(|item| state.open.get(item));
@@ -196,7 +196,7 @@ impl Files {
 
     fn end(&self, tags: &[u64], outcome: &Outcome) {
         for tag in tags {
-            // Whoever asked may have ended.
+            // The receiver of the outcomes may have ended.
             let _ = self.tell.send(Ended { tag: *tag, outcome: outcome.clone() });
         }
     }
@@ -236,7 +236,7 @@ impl Catalogue for Files {
     fn spec(&self, item: ItemId) -> FileSpec {
         match self.state().open.get(&item).map(|open| &open.file) {
             Some(file) => FileSpec { item, path: file.path.clone(), size: file.size, sha256: file.sha256, mtime: None },
-            // It has ended, and what still arrives of it is not wanted.
+            // The file has ended, and further data of it is not wanted.
             None => FileSpec { item, path: String::new(), size: 0, sha256: Sha256::EMPTY, mtime: None },
         }
     }

@@ -1,4 +1,4 @@
-//! Where the files of a worker land: below the mirror's prefix, only where no object is yet.
+//! Destination of a worker's files: below the mirror's prefix, and only where no object is yet.
 
 use std::collections::HashSet;
 use std::io;
@@ -13,27 +13,28 @@ use fullbore_s3::target::{Layout, WriteMode};
 
 use crate::mirror::bucket::tree::{SHORT_LIVED, fields};
 
-/// A file whose content is right.
+/// A file that was verified.
 struct VerifiedFile {
     path: String,
-    /// Bytes of it that the store has, as long as it goes up.
+    /// Number of bytes that the store has, while the upload continues.
     sent: Weak<AtomicU64>,
     is_told: bool,
 }
 
-/// The layout of a worker, which publishes no names.
-pub struct Landing {
+/// Layout of a worker, which publishes no names.
+pub(super) struct Landing {
     short_lived: String,
-    /// Paths that somebody else had stored, until their outcome is told.
+    /// Paths that another worker had stored, until their outcome is taken.
     were_there: Mutex<HashSet<String>>,
-    /// Files that were verified since somebody looked, and those before of which the rest is being sent; `None` if nobody
-    /// looks.
+    /// Files that were verified since the last call, or earlier if their upload still continues; `None` before the
+    /// first call.
     verified: Mutex<Option<Vec<VerifiedFile>>>,
 }
 
 impl Landing {
-    /// `Cache-Control` of names that change.
-    pub fn new(short_lived: Option<String>) -> Landing {
+    /// Makes the layout. `short_lived` is the `Cache-Control` of names that change; by default caches keep them for a
+    /// minute.
+    pub(super) fn new(short_lived: Option<String>) -> Landing {
         Landing {
             short_lived: short_lived.unwrap_or_else(|| SHORT_LIVED.to_owned()),
             were_there: Mutex::default(),
@@ -41,9 +42,9 @@ impl Landing {
         }
     }
 
-    /// The paths that were verified since the last call, and those before of which the rest is being sent; with each, how many
-    /// bytes of it the store has. None at the first call.
-    pub fn verified_files(&self) -> Vec<(String, u64)> {
+    /// Paths that were verified since the last call, or earlier if their upload still continues, each with the number
+    /// of bytes that the store has. Empty at the first call.
+    pub(super) fn verified_files(&self) -> Vec<(String, u64)> {
         let mut verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
         let files = verified.get_or_insert_default();
         let mut told = Vec::new();
@@ -58,8 +59,8 @@ impl Landing {
         told
     }
 
-    /// Whether somebody else had stored this path; once.
-    pub fn take_was_there(&self, path: &str) -> bool {
+    /// Whether another worker had stored this path; true once only.
+    pub(super) fn take_was_there(&self, path: &str) -> bool {
         self.were_there.lock().unwrap_or_else(PoisonError::into_inner).remove(path)
     }
 }

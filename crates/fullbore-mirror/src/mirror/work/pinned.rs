@@ -1,8 +1,8 @@
-//! A pinned plan: the files that a store lacks, in one object that every worker of a run reads.
+//! A pinned plan: the files that a store lacks, in one object that all workers of a run read.
 //!
-//! The object is a line of JSON and a list of files ([`records`](crate::mirror::records)), each compressed by zstd. The
-//! name of a run is the beginning of the plan's SHA-256, so whoever knows the name notices a changed plan. Everything
-//! in it is checked again all the same: paths, sizes, numbers.
+//! The object has a line of JSON and a list of files (see `records`), each compressed by zstd. The name of a run is the
+//! beginning of the plan's SHA-256, so a changed plan is noticed by whoever knows the name. Paths, sizes and numbers
+//! are checked again nevertheless.
 
 use std::io::Read as _;
 
@@ -17,133 +17,134 @@ use crate::mirror::records::{Record, RecordReader, RecordWriter};
 /// Version of the format.
 const VERSION: u32 = 1;
 
-/// Hexadecimal digits of a run's name: 128 bits, so that nobody finds another plan of this name.
+/// Number of hexadecimal digits in a run's name: 128 bits, so that nobody can find another plan with the same name.
 const NAME_DIGITS: usize = 32;
 
-/// Largest first line. A list of mirrors and the names of suites have some kB.
+/// Maximum size of the first line, in bytes. A list of mirrors and the names of suites take some kB.
 const HEADER_BYTES_MAX: u64 = 1 << 20;
 
-/// Most files of a plan: Debian with all its architectures and versions of a year has some two million.
+/// Maximum number of files in a plan. Debian with all its architectures and a year's versions has about two million.
 const FILES_MAX: u64 = 1 << 24;
 
-/// Most mirrors of a plan, as of a run of a queue.
+/// Maximum number of mirrors in a plan, as in a run of a queue.
 const HOSTS_MAX: usize = 256;
 
-/// Most connections to one mirror, as `--connections` has it.
+/// Maximum number of connections to one mirror, as in `--connections`.
 const CONNECTIONS_MAX: u32 = 16;
 
-/// Directory of the plans below the mirror's prefix.
+/// Directory of plans, relative to the mirror's prefix.
 pub const RUNS_DIRECTORY: &str = ".fullbore/runs";
 
-/// Numbers in the place of memberships.
+/// Values in the field for memberships.
 const MISSING: u32 = 0;
 const PRESENT: u32 = 1;
 
-/// The path of a run's plan.
+/// Path of a run's plan.
 pub fn plan_path(run: &RunId) -> String {
     format!("{RUNS_DIRECTORY}/{run}/plan.zst")
 }
 
-/// The run of such a path.
+/// Run of a plan's path; `None` for another path.
 pub fn run_of(path: &str) -> Option<RunId> {
     let (run, name) = path.strip_prefix(RUNS_DIRECTORY)?.strip_prefix('/')?.split_once('/')?;
     if name == "plan.zst" { RunId::parse(run).ok() } else { None }
 }
 
-/// A plan that cannot be used.
+/// Why a plan cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PinnedError {
-    /// Its content is not what its name says.
-    #[error("its content is that of the run {actual}: it was changed, or is damaged")]
+    /// The content does not match the name of the run.
+    #[error("its content belongs to the run {actual}: it was changed, or is damaged")]
     Changed {
-        /// The name that this content has.
+        /// Name of the run that this content belongs to.
         actual: RunId,
     },
-    /// Written by a later version.
+    /// A later version wrote the plan.
     #[error("it has version {found}, this fullbore knows up to {VERSION}")]
     Newer {
-        /// Its version.
+        /// Version of the plan.
         found: u32,
     },
-    /// Of another mirror.
+    /// The plan belongs to another mirror.
     #[error("it is for the mirror {mirror}, not for {here}")]
     OtherMirror {
-        /// The mirror of the plan.
+        /// Address of the plan's mirror.
         mirror: String,
-        /// The mirror of this run.
+        /// Address of this run's mirror.
         here: String,
     },
-    /// Numbers out of their bounds.
+    /// A number exceeds its limit.
     #[error("{field} is {value}, which is more than {most}")]
     Bound {
         /// Name of the field.
         field: &'static str,
-        /// Its value.
+        /// Value of the field.
         value: u64,
-        /// The bound.
+        /// Maximum value of the field.
         most: u64,
     },
-    /// A mirror whose address cannot be used.
+    /// The address of a mirror cannot be used.
     #[error("a mirror of it cannot be used: {0}")]
     Host(String),
-    /// A file that no worker stores.
+    /// A file that no worker may store.
     #[error(transparent)]
     File(#[from] MessageError),
-    /// It cannot be read.
+    /// The plan cannot be decompressed or read.
     #[error("it is damaged: {0}")]
     Damaged(#[from] std::io::Error),
-    /// Its first line is no JSON of this format.
+    /// The first line is not JSON of this format.
     #[error("it is damaged: {0}")]
     Header(#[from] serde_json::Error),
-    /// A name of another form.
+    /// A name that is not valid for a run.
     #[error(transparent)]
     Name(#[from] NameError),
 }
 
-/// What workers need to know of a run beside its files.
+/// Facts about a run that workers need, besides its files.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
     /// Version of the format.
     pub(super) v: u32,
-    /// The mirror: `s3://BUCKET/PREFIX`.
+    /// Address of the mirror: `s3://BUCKET/PREFIX`.
     pub mirror: String,
     /// Addresses of the archive, without credentials.
     pub hosts: Vec<String>,
-    /// Connections of all workers together to each mirror.
+    /// Maximum number of connections to each mirror, for all workers together.
     pub connections: u32,
-    /// Bytes per second of all workers together.
+    /// Rate limit for all workers together, in bytes per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_bytes_per_s: Option<u64>,
-    /// `Cache-Control` of names that change.
+    /// `Cache-Control` of names that change (RFC 9111); `None` for the default of a minute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_control: Option<String>,
-    /// When it was made, Unix seconds, by the planner's clock; for people.
+    /// Time at which the plan was made, Unix seconds by the planner's clock. For information only.
     #[serde(default)]
     pub made_at: i64,
-    /// The planner's machine, for people.
+    /// Host name of the planner, for information only.
     #[serde(default)]
     pub planner: String,
     /// Number of files in the list.
     pub(super) files: u64,
 }
 
-/// A plan as it is read.
+/// A plan, as parsed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pinned {
-    /// The rest.
+    /// Facts about the run.
     pub header: Header,
-    /// Files that the store lacked, in order of path.
+    /// Files that the store lacks, in order of path.
     pub missing: Vec<Item>,
-    /// Files that the store had although no published suite names them: nobody may delete them meanwhile.
+    /// Files that the store has although no published suite names them. They must not be deleted during the run.
     pub present: Vec<Item>,
 }
 
 impl Pinned {
-    /// The object of a plan, and the name of its run. The files are in order of path, and have passed [`Item::check`].
+    /// Makes the object of a plan, and the name of its run. The files must be in order of path, and must have passed
+    /// [`Item::check`].
     ///
     /// # Errors
-    /// More files than a plan has, or files out of order.
+    /// [`PinnedError`] for too many files, or files out of order.
     pub fn to_bytes(&self) -> Result<(RunId, Vec<u8>), PinnedError> {
         let files = (self.missing.len() + self.present.len()) as u64;
         bounded("the number of files", files, FILES_MAX)?;
@@ -171,7 +172,8 @@ impl Pinned {
     /// Reads the plan of a run for the mirror `here`.
     ///
     /// # Errors
-    /// Content that is not that of the run, of another mirror or a later version; see [`PinnedError`].
+    /// [`PinnedError::Changed`] if the content does not match the run. Other variants of [`PinnedError`] for another
+    /// mirror, a later version, or a damaged plan.
     pub fn read(bytes: &[u8], run: &RunId, here: &str) -> Result<Pinned, PinnedError> {
         let actual = name_of(bytes)?;
         if actual != *run {
@@ -182,7 +184,7 @@ impl Pinned {
         first.by_ref().take(HEADER_BYTES_MAX + 1).read_to_end(&mut line)?;
         bounded("the length of the first line", line.len() as u64, HEADER_BYTES_MAX)?;
         let list = first.finish();
-        // Of another version, nothing but this is known.
+        // In a plan of another version, only this field is known.
         #[derive(Deserialize)]
         struct Version {
             v: u32,

@@ -1,4 +1,4 @@
-//! Pinned plans as a run of the planner sees them: what they protect, and which of them end with this run.
+//! Pinned plans from the planner's view: which files they protect, and which of them end with this run.
 
 use std::collections::HashSet;
 
@@ -18,16 +18,16 @@ use crate::mirror::subtract::{LoggedFile, Tally};
 use crate::mirror::tree::Tree;
 use crate::settings::MirrorSettings;
 
-/// Time after which nobody waits for the end of a run: its plan protects nothing more, and is removed. A guess, which
-/// leaves room for a terabyte at 10 Mbit/s.
+/// Age in days at which nobody waits for the end of a run any more: its plan no longer protects files, and is removed.
+/// A guess, with room for a terabyte at 10 Mbit/s.
 const PIN_DAYS: i64 = 14;
 
 const DAY_S: i64 = 86_400;
 
-/// The plans of unfinished runs.
+/// Plans of unfinished runs, as found in the bucket.
 #[derive(Default)]
-pub struct Pins {
-    /// Files of runs that go on.
+pub(crate) struct Pins {
+    /// Files of runs that continue.
     named: HashSet<String>,
     /// Files of runs that end with this one.
     ended_files: Vec<Item>,
@@ -36,12 +36,12 @@ pub struct Pins {
 }
 
 impl Pins {
-    /// Reads the plans in the bucket. Those that are too old end, and that of the finished run. `warn` is told of plans
-    /// that cannot be used.
+    /// Reads the plans in the bucket. Too old plans end, as does the plan of the finished run. `warn` gets a line about
+    /// each plan that cannot be used.
     ///
     /// # Errors
-    /// A store that cannot be read.
-    pub fn read(
+    /// `Network` if the store does not answer, `Usage` if it refuses the request.
+    pub(crate) fn read(
         bucket: &BucketMirror,
         finish: Option<&RunId>,
         warn: &mut dyn FnMut(String),
@@ -69,16 +69,16 @@ impl Pins {
         Ok(pins)
     }
 
-    /// Whether a run that goes on wants this path.
-    pub fn names(&self, path: &str) -> bool {
+    /// Whether a run that continues needs this path.
+    pub(crate) fn names(&self, path: &str) -> bool {
         self.named.contains(path)
     }
 
-    /// The files of ended runs that are in the store: whatever does not belong to a suite now is deleted in time.
+    /// Files of ended runs that are in the store. A later run deletes those that belong to no suite.
     ///
     /// # Errors
-    /// A store that cannot be read.
-    pub fn stored_files(&mut self, tree: &dyn Tree) -> Result<Vec<LoggedFile>, CommandError> {
+    /// `Network` if the store does not answer, `Usage` if it refuses the request.
+    pub(crate) fn stored_files(&mut self, tree: &dyn Tree) -> Result<Vec<LoggedFile>, CommandError> {
         let mut stored = Vec::new();
         for Item { path, size, sha256 } in std::mem::take(&mut self.ended_files) {
             let status = tree.stat(&path).map_err(|error| disk(&error))?;
@@ -89,18 +89,19 @@ impl Pins {
         Ok(stored)
     }
 
-    /// The runs that end with this one.
-    pub fn ended(&self) -> &[RunId] {
+    /// Runs that end with this one.
+    pub(crate) fn ended(&self) -> &[RunId] {
         &self.ended
     }
 }
 
-/// Pins what the store lacks. Files that only the planner writes are left out: indexes, images of the installer, and
-/// replacements of files that are there.
+/// Pins the files that the store lacks. Files that only the planner writes are left out: indexes, installer images, and
+/// replacements of existing files.
 ///
 /// # Errors
-/// A state that cannot be read; a store that cannot be written.
-pub fn pin(
+/// `Disk` if the state cannot be read, `Usage` for addresses that workers cannot use, and the errors of
+/// [`BucketMirror::pin`].
+pub(crate) fn pin(
     settings: &MirrorSettings,
     bucket: &BucketMirror,
     plan: &Plan,
@@ -116,7 +117,7 @@ pub fn pin(
     };
     let mut missing: Vec<Item> =
         subtraction.fetch.iter().filter(|id| !subtraction.replace.contains(**id)).filter_map(|id| item(*id)).collect();
-    // Files that were hashed and found wrong came last.
+    // Files that were hashed and found wrong are at the end.
     missing.sort_unstable();
     let mut present = Vec::new();
     let named = named_paths(bucket, state)?;
@@ -128,11 +129,11 @@ pub fn pin(
     Ok((store(settings, bucket, missing, present, now)?, tally))
 }
 
-/// Pins a plan without files, so that scripts need not tell apart whether there is something to do.
+/// Pins a plan without files, so that scripts need no special case when nothing is missing.
 ///
 /// # Errors
-/// A store that cannot be written.
-pub fn pin_nothing(settings: &MirrorSettings, bucket: &BucketMirror, now: i64) -> Result<RunId, CommandError> {
+/// `Usage` for addresses that workers cannot use, and the errors of [`BucketMirror::pin`].
+pub(crate) fn pin_nothing(settings: &MirrorSettings, bucket: &BucketMirror, now: i64) -> Result<RunId, CommandError> {
     store(settings, bucket, Vec::new(), Vec::new(), now)
 }
 
@@ -162,7 +163,7 @@ fn store(
     Ok(run)
 }
 
-/// The paths that published suites name, by the state.
+/// Paths that published suites name, by the state.
 fn named_paths(bucket: &BucketMirror, state: &State) -> Result<HashSet<String>, CommandError> {
     let mut named = HashSet::new();
     let Some(mut records) = state.records(bucket.own()).map_err(CommandError::from)? else { return Ok(named) };

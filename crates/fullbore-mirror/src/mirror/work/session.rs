@@ -1,8 +1,8 @@
-//! What a worker works with: connections to mirrors and to the bucket, and nothing else.
+//! Resources of a worker: connections to mirrors and to the bucket, and nothing else.
 //!
-//! A worker has no tree, no lock and no state of a mirror. Files come to it one after the other ([`Feed`]), and each
-//! ends with an outcome: verified and stored, or already there, or given up with the reasons. A worker never replaces
-//! an object, because others store the same files at the same time.
+//! A worker has no tree, no lock and no state of a mirror. Files arrive one by one ([`Feed`]), and each has an outcome:
+//! verified and stored, already there, or given up with the reasons. A worker never replaces an object, because others
+//! store the same files at the same time.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -37,64 +37,65 @@ use crate::mirror::directories::Scratch;
 use crate::mirror::free_space::{self, Need};
 use crate::mirror::session::{THREADS_MAX, disk};
 
-/// The store's name where nobody reads it.
+/// Name of the store in an internal verdict.
 const STORE: &str = "the store of this session";
 
-/// Where a worker stores, and from where it fetches.
+/// Settings of a worker's session.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SessionSettings {
-    /// The bucket and prefix of the mirror.
+    /// Bucket and prefix of the mirror.
     pub bucket: BucketSettings,
-    /// Directory for temporary files: those above 16 MiB, until they are stored.
+    /// Directory for temporary files: files above 16 MiB, until they are stored.
     pub scratch: std::path::PathBuf,
     /// Addresses of the archive (`http://` or `https://`), without a slash at the end.
     pub hosts: Vec<String>,
-    /// `Cache-Control` of names that change; by default caches keep them for a minute.
+    /// `Cache-Control` of names that change (RFC 9111); by default caches keep them for a minute.
     pub cache_control: Option<String>,
-    /// Proxies, certificates, rate limit, and the most connections that a mirror may ever have from this worker.
+    /// Proxies, certificates and rate limit. Also the maximum number of connections to a mirror during the session.
     pub network: NetworkSettings,
 }
 
-/// A worker's connections, threads and clocks.
+/// Connections, threads and clocks of a worker.
 pub struct Session {
-    /// The objects of the mirror.
+    /// Client for the objects below the mirror's prefix.
     pub objects: Objects,
-    /// The clocks of the stages.
+    /// Clocks of all stages, for the verdict.
     pub ledger: Ledger,
-    /// The mirrors.
+    /// Mirrors from which files are fetched.
     pub site: Site,
-    /// Files and bytes so far, and the sampler.
+    /// Counters of files and bytes, and the sampler.
     pub progression: Progression,
-    /// Runs the connections to the mirrors.
+    /// Runtime of the connections to the mirrors.
     pub network: Network,
-    /// The limit of its rate, which may change while files are fetched.
+    /// Rate limit, which may change while files are fetched.
     pub rate_limit: Option<Arc<RateLimit>>,
     landing: Arc<Landing>,
     opened: Instant,
     stop: watch::Sender<bool>,
-    /// Runs the connections to the store.
+    /// Runtime of the connections to the store.
     runtime: Runtime,
     own: Arc<Root>,
     /// Removed at the end, after all that uses it.
     _scratch: Scratch,
 }
 
-/// What the store has at a path.
+/// Content of the store at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seen {
-    /// Nothing.
+    /// No object.
     Absent,
-    /// This file, as far as the store knows its hash.
+    /// The expected file, as far as the store knows its hash.
     Present,
-    /// Something else.
+    /// An object with other content.
     Other,
 }
 
 impl Session {
-    /// Opens everything but connections.
+    /// Opens everything except connections to mirrors.
     ///
     /// # Errors
-    /// Settings that cannot be used; a temporary directory that cannot be made.
+    /// `Usage` for settings that cannot be used, `Disk` if the temporary directory cannot be created, and `Internal` if
+    /// a thread cannot be started.
     pub fn open(settings: &SessionSettings) -> Result<Session, CommandError> {
         let opened = Instant::now();
         let ledger = Ledger::new();
@@ -105,7 +106,7 @@ impl Session {
         })?;
         let made = |error: FileError| CommandError::from_error(ErrorKind::Disk, &error);
         let own = Arc::new(Root::open(scratch.path()).map_err(made)?);
-        // The sampler first: the verdict covers set-up too.
+        // The sampler starts first, so that the verdict covers the set-up too.
         let progression = Progression::start(&ledger, scratch.path(), settings.network.record.as_deref())?;
         let runtime = sending_runtime(&Ledger::off())?;
         let (stop, stopped) = watch::channel(false);
@@ -143,7 +144,7 @@ impl Session {
         })
     }
 
-    /// Ends requests to the store when this becomes true.
+    /// Ends requests to the store when `stop` becomes true.
     pub fn stop_with(&self, mut stop: watch::Receiver<bool>) {
         let ours = self.stop.clone();
         self.runtime.spawn(async move {
@@ -153,32 +154,33 @@ impl Session {
         });
     }
 
-    /// The temporary directory.
+    /// Temporary directory of the session.
     pub(super) fn scratch(&self) -> &Root {
         &self.own
     }
 
-    /// Changes the connections of mirrors while files are fetched. The function takes the place of a mirror in the
-    /// settings, and a number up to that of the settings. It can be called from any task.
+    /// Returns a function that changes the number of connections to a mirror while files are fetched. Its arguments are
+    /// the place of the mirror in the settings, and a number up to the maximum of the settings. Any task may call it.
     pub fn allowance(&self) -> impl Fn(HostId, usize) + Send + Sync + Clone + 'static {
         let watch = self.site.fetcher.watch();
         move |host, connections| watch.allow(host, connections)
     }
 
-    /// Asks the store; for the time before files are fetched, and after.
+    /// Runs a request to the store, before files are fetched or after.
     ///
     /// # Errors
-    /// A store that does not answer, or refuses.
+    /// `Network` if the store does not answer, `Usage` if it refuses the request.
     pub fn ask<T>(&self, question: impl Future<Output = Result<T, fullbore_s3::CallError>>) -> Result<T, CommandError> {
         self.runtime.block_on(question).map_err(|error| explain(&error))
     }
 
-    /// Fetches and stores files until the driver ends. It is given a feed for files, and their outcomes, each at once
-    /// when it is known. Files without an outcome are abandoned when the driver ends; they are not in the store, or
-    /// complete.
+    /// Fetches and stores files until `driver` ends. The driver gets a feed for files, and their outcomes as soon as
+    /// each is known. Files without an outcome are abandoned when the driver ends; each of them is either not in the
+    /// store, or complete.
     ///
     /// # Errors
-    /// The store or the temporary directory fails for good. Faults of mirrors are outcomes.
+    /// The errors of the store, or `Disk` for the temporary directory, if they fail permanently. Faults of mirrors are
+    /// outcomes.
     pub fn work<T, F: Future<Output = T>>(
         &mut self,
         events: &mut dyn Events,
@@ -208,16 +210,16 @@ impl Session {
         self.progression.fetch_fed(&self.network, fed, driver, events, &mut on_event)
     }
 
-    /// Ends connections and threads.
+    /// Ends connections and threads, and waits for their writes.
     ///
     /// # Errors
-    /// A thread has failed.
+    /// `Disk` or the errors of the store if a write failed.
     pub fn close(&mut self) -> Result<(), CommandError> {
         self.site.fetcher.halt();
         self.site.landing.finish().map_err(|error| disk(&error))
     }
 
-    /// Tells whether the store limits this session, by its clocks since it was opened.
+    /// Returns a function that tells whether the store limits this session, by its clocks since it was opened.
     pub fn store_limits(&self) -> Box<dyn Fn() -> bool + Send> {
         let (client, opened) = (self.objects.client().clone(), self.opened);
         let processor = Duration::from_millis(process_costs().0);
@@ -236,32 +238,33 @@ impl Session {
         })
     }
 
-    /// Tells the bytes that the store has acknowledged so far.
+    /// Returns a function that tells the number of bytes that the store has acknowledged.
     pub fn acknowledged_bytes(&self) -> Box<dyn Fn() -> u64 + Send> {
         let client = self.objects.client().clone();
         Box::new(move || client.reading().acknowledged_bytes)
     }
 
-    /// Tells whether the temporary directory has room for this number of bytes.
+    /// Returns a function that tells whether the temporary directory has room for a number of bytes.
     pub fn has_room(&self) -> Box<dyn Fn(u64) -> bool + Send> {
         let own = self.own.clone();
         Box::new(move |bytes| {
             let space = free_space::measure(&own, Need { bytes, ..Need::default() });
-            // What cannot be measured is tried.
+            // If the space cannot be measured, the file is tried.
             space.map_or(true, |space| space.check().is_ok())
         })
     }
 
-    /// The verdict: the store, if its clocks name it and those of this machine and of the mirrors name nothing.
+    /// Verdict of the session: the store, if its clocks name it and the clocks of this machine and of the mirrors name
+    /// nothing.
     pub fn judge(&self, near: Option<VerdictReport>, moved_bytes: u64) -> Option<VerdictReport> {
         judge_with_store(&self.objects, self.opened, near, moved_bytes)
     }
 }
 
-/// What the store has at the path of a file.
+/// Looks what the store has at the path of a file.
 ///
 /// # Errors
-/// A store that does not answer, or refuses.
+/// [`fullbore_s3::CallError`] if the store does not answer, or refuses the request.
 pub async fn look(objects: &Objects, file: &Item) -> Result<Seen, fullbore_s3::CallError> {
     Ok(match objects.head(&file.path).await? {
         None => Seen::Absent,

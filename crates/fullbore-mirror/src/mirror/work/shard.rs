@@ -1,8 +1,8 @@
 //! A worker of a pinned plan: `work s3://BUCKET/PREFIX --run RUN --shard 3/16`.
 //!
 //! It stores the files of its shard. Then it helps the others: it takes files that the store still lacks, in random
-//! order, and asks the store before each. No worker talks to another, and none keeps a lease or reads a clock, so one
-//! that is started twice, late or never costs time only.
+//! order, and asks the store before each. Workers do not talk to each other, and none keeps a lease or reads a clock.
+//! So a worker that is started twice, late or never costs only time.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -36,52 +36,53 @@ use crate::mirror::bucket::{BEGUN_BYTES_MAX, OWN_BYTES_MAX};
 use crate::mirror::free_space::{self, Need};
 use crate::mirror::session::disk;
 
-/// Files and bytes of others that are on their way at once, for each connection: enough to keep it busy for a round
-/// trip. What two helpers have on their way at the end of a run may be fetched twice.
+/// Files of other shards that a helper has in progress, and their bytes, for each connection. Enough to keep a
+/// connection busy for a round trip. Files that two helpers have in progress at the end of a run may be fetched twice.
 const HELPED_FILES: usize = 8;
 const HELPED_BYTES: u64 = 4 << 20;
 
-/// Time after which a helper asks for the files of others again. A guess: what others have stored meanwhile need not be
-/// waited for.
+/// Interval at which a helper asks the store again for the files of others. A guess; files that others have stored
+/// meanwhile need not be awaited.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// Missing files that an error names.
+/// Maximum number of missing files in an error.
 const MISSING_NAMED: usize = 8;
 
-/// Which shard of which run.
+/// Settings of a worker for one shard of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ShardSettings {
-    /// The bucket and prefix of the mirror.
+    /// Bucket and prefix of the mirror.
     pub bucket: BucketSettings,
-    /// The bucket that has fullbore's own files, below `.fullbore/`; by default the same one.
+    /// Bucket with fullbore's own files, below `.fullbore/`; by default the mirror's.
     pub state: Option<BucketSettings>,
-    /// Directory for temporary files.
+    /// Directory for temporary files: files above 16 MiB, until they are stored.
     pub scratch: std::path::PathBuf,
-    /// The run.
+    /// Name of the run, as `fullbore mirror --pin` printed it.
     pub run: RunId,
-    /// The shard.
+    /// Number of this shard, and the number of all shards.
     pub shard: Shard,
-    /// Most connections to each mirror; by default what the plan allows.
+    /// Maximum number of connections to each mirror; by default the share that the plan allows.
     pub connections_max: Option<usize>,
-    /// Proxies, certificates and rate limit.
+    /// Proxies, certificates and rate limit of this worker.
     pub network: NetworkSettings,
 }
 
 impl ShardSettings {
-    /// The mirror, as its plans and reports name it.
+    /// Address of the mirror, as its plans and reports show it.
     pub fn mirror(&self) -> String {
         let location = &self.bucket.location;
         format!("{SCHEME}{}/{}", location.bucket, location.key.trim_end_matches('/'))
     }
 }
 
-/// Stores a shard, and helps the others.
+/// Stores the files of a shard, and then helps the others.
 ///
 /// # Errors
-/// - [`ErrorKind::Usage`]: no such run, or a plan that cannot be used; a store that refuses;
+/// - [`ErrorKind::Usage`]: the run does not exist, its plan cannot be used, or the store refuses requests;
 /// - [`ErrorKind::Partial`], [`ErrorKind::Verification`], [`ErrorKind::Network`]: files that no mirror of this worker
-///   served right, and that nobody else has stored yet;
-/// - [`ErrorKind::Disk`], [`ErrorKind::Interrupted`].
+///   served right, and that no other worker has stored yet;
+/// - [`ErrorKind::Disk`]: the temporary directory fails or is too small;
+/// - [`ErrorKind::Interrupted`]: a signal.
 pub fn run(settings: &ShardSettings, events: &mut dyn Events) -> Result<Report, CommandError> {
     let mirror = settings.mirror();
     let mut report = RunReport::start("work", None, std::path::Path::new(&mirror), events);
@@ -105,7 +106,7 @@ pub fn run(settings: &ShardSettings, events: &mut dyn Events) -> Result<Report, 
 
     let mut network = settings.network.clone();
     network.connections_per_host = connected.iter().map(|(_, allowed)| *allowed).max().unwrap_or(1);
-    // All together keep the limit of the planner; a limit of this worker holds too.
+    // All workers together keep the limit of the planner; the limit of this worker also holds.
     let fetching = shards::connected(settings.shard.count(), &names, header.connections).len().max(1);
     let share = header.rate_bytes_per_s.map(|rate| (rate / fetching as u64).max(1));
     network.limit_rate_bytes_per_s = [network.limit_rate_bytes_per_s, share].into_iter().flatten().min();
@@ -158,17 +159,17 @@ pub fn run(settings: &ShardSettings, events: &mut dyn Events) -> Result<Report, 
     }
 }
 
-/// The connections of one address, where several addresses of a mirror share those that are allowed to it.
+/// Number of connections to one address. Several addresses of a mirror share the connections that are allowed to it.
 fn of_address(allowed: usize, names: &[&str], at: usize) -> usize {
     let is_same = |name: &&&str| **name == names[at];
     let (before, all) = (names[..at].iter().filter(is_same).count(), names.iter().filter(is_same).count());
     allowed / all + usize::from(before < allowed % all)
 }
 
-/// Where the plans are, which may be another bucket than the mirror's.
+/// Access to the plans, which may be in another bucket than the mirror.
 struct Plans {
     objects: Objects,
-    /// Ends the requests when it is dropped.
+    /// Ends the requests when dropped.
     _stop: watch::Sender<bool>,
     runtime: Runtime,
 }
@@ -195,20 +196,20 @@ impl Plans {
             .map_err(|error| CommandError::usage(format_args!("the plan of the run {run} cannot be used: {error}")))
     }
 
-    /// Whether the run goes on.
+    /// Whether the run continues: its plan is still in the store.
     async fn has(&self, run: &RunId) -> Result<bool, CallError> {
         Ok(self.objects.head(&plan_path(run)).await?.is_some())
     }
 }
 
-/// What became of the files of a plan, by their places in it.
+/// Progress of the files of a plan, by their places in it.
 #[derive(Default)]
 struct Account {
-    /// Files and bytes that this worker has stored.
+    /// Number and size of the files that this worker has stored.
     stored: (u64, u64),
-    /// Files and bytes that the store had.
+    /// Number and size of the files that the store already had.
     present: (u64, u64),
-    /// Bytes that were fetched although somebody else has stored them meanwhile.
+    /// Bytes that were fetched in vain, because another worker stored the file meanwhile.
     twice_bytes: u64,
     /// Files that no mirror of this worker served right.
     given_up: HashMap<usize, Refusal>,
@@ -235,7 +236,7 @@ impl Account {
         }
     }
 
-    /// The store has something else at its path, which the planner replaces when it publishes.
+    /// Notes that the store has other content at the path, which the planner replaces when it publishes.
     fn found_other(&mut self, at: usize) {
         let reason = "the store has other content there".to_owned();
         self.given_up.insert(at, Refusal { reason, ..Refusal::default() });
@@ -256,7 +257,7 @@ impl Account {
         }
     }
 
-    /// The error of a worker that leaves files behind.
+    /// Returns the error of a worker that leaves files behind.
     fn verdict(&self, missing: &[Item], session: &Session) -> Result<(), CommandError> {
         if self.given_up.is_empty() {
             return Ok(());
@@ -301,7 +302,7 @@ fn store(
     events: &mut dyn Events,
 ) -> Result<(), CommandError> {
     report.phase(events, &session.ledger, Phase::Plan);
-    // One that was started again goes on where it was.
+    // A restarted worker continues where it was.
     let objects = session.objects.clone();
     session.ask(find(&objects, missing, account))?;
     let wanted = (0..missing.len()).filter(|at| account.is_wanted(*at)).map(|at| missing[at].size);
@@ -328,7 +329,7 @@ fn store(
     })?
 }
 
-/// Refuses to begin without room for large files, which are in the temporary directory until they are stored.
+/// Returns an error if there is no room for large files, which are in the temporary directory until they are stored.
 fn has_room(session: &Session, sizes: impl Iterator<Item = u64>) -> Result<(), CommandError> {
     let large: Vec<u64> = sizes.filter(|size| *size > WHOLE_BYTES_MAX).collect();
     let largest = large.iter().copied().max().unwrap_or_default();
@@ -351,7 +352,7 @@ impl Account {
     }
 }
 
-/// A worker while it fetches.
+/// State of a worker while it fetches.
 struct Worker<'a> {
     missing: &'a [Item],
     feed: Feed,
@@ -360,7 +361,7 @@ struct Worker<'a> {
     account: &'a mut Account,
     plans: &'a Plans,
     run: &'a RunId,
-    /// Files and bytes of others that are on their way.
+    /// Number and size of the files of other shards in progress.
     on_their_way: (usize, u64),
 }
 
@@ -376,13 +377,13 @@ impl Worker<'_> {
             self.note(one);
             open -= 1;
         }
-        // If the archive has moved on meanwhile, nobody would delete what is stored after the end of the run.
+        // If the run is over, stored files might belong to no suite, and nobody would delete them.
         if !self.plans.has(self.run).await.map_err(|error| explain(&error))? {
             return Ok(());
         }
         find(&self.objects, self.missing, self.account).await.map_err(|error| explain(&error))?;
         let mut others: Vec<usize> = (0..self.missing.len()).filter(|at| self.account.is_wanted(*at)).collect();
-        // One that is started twice helps in another order.
+        // A worker that is started twice helps in another order.
         help_order(&mut others, RandomState::new().hash_one(()));
         self.help(others, connections).await?;
         self.look_again().await
@@ -395,7 +396,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Stores files of others, each unless the store has it by now.
+    /// Stores files of other shards, each unless the store has it by now.
     async fn help(&mut self, others: Vec<usize>, connections: usize) -> Result<(), CommandError> {
         let (files_max, bytes_max) = (HELPED_FILES * connections.max(1), HELPED_BYTES * connections.max(1) as u64);
         let mut waiting = VecDeque::from(others);
@@ -434,7 +435,7 @@ impl Worker<'_> {
                 }
                 _ = looking.tick() => {
                     find(&self.objects, self.missing, self.account).await.map_err(|error| explain(&error))?;
-                    // What is still on its way, others have stored.
+                    // Other workers have stored all files that are still in progress here.
                     if !(0..self.missing.len()).any(|at| self.account.is_wanted(at)) {
                         return Ok(());
                     }
@@ -448,7 +449,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Whether one more file may be on its way. The first one always may, however large.
+    /// Whether one more file may be in progress. The first one always may, even if it is large.
     fn has_room(&self, files_max: usize, bytes_max: u64) -> bool {
         let (files, bytes) = self.on_their_way;
         files < files_max && bytes < bytes_max
@@ -463,7 +464,7 @@ impl Worker<'_> {
         self.on_their_way = (self.on_their_way.0.saturating_sub(1), self.on_their_way.1.saturating_sub(size));
     }
 
-    /// Whether others have stored meanwhile what no mirror of this worker had.
+    /// Asks again for the files that no mirror of this worker had: other workers may have stored them.
     async fn look_again(&mut self) -> Result<(), CommandError> {
         let given_up: Vec<usize> = self.account.given_up.keys().copied().collect();
         let found = stored::ask_each(&self.objects, self.missing, &given_up).await.map_err(|error| explain(&error))?;
@@ -472,7 +473,7 @@ impl Worker<'_> {
     }
 }
 
-/// The session has failed, and says why; until then there is nothing to do.
+/// Waits for the error of the failed session, which ends this future.
 async fn ended() -> Result<(), CommandError> {
     std::future::pending().await
 }

@@ -1,4 +1,4 @@
-//! What the store has of the files that workers store.
+//! Finds out which files of workers the store has.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,29 +14,30 @@ use tokio::task::JoinSet;
 
 use super::session::{Seen, look};
 
-/// Files of which the store is asked one by one. Of more files their directories are listed: a thousand objects by a
-/// request, but those of other suites too.
+/// Maximum number of files for which the store is asked one by one. For more files their directories are listed. A
+/// listing has a thousand objects per request, but includes the objects of other suites.
 const ASKED_ONE_BY_ONE: usize = 500;
 
-/// Questions to the store at once.
-pub const ASKED_AT_ONCE: usize = 32;
+/// Number of parallel requests to the store.
+pub(crate) const ASKED_AT_ONCE: usize = 32;
 
-/// Most files whose checksums are compared before publishing: a minute at 20 ms, and 32 at once. In larger runs, their
-/// sizes must do, as after a killed run.
-pub const VERIFIED_MAX: usize = 100_000;
+/// Maximum number of files whose checksums are compared before publishing: a minute at 20 ms each, with 32 in parallel.
+/// In larger runs their sizes must do, as after a killed run.
+pub(crate) const VERIFIED_MAX: usize = 100_000;
 
-/// Objects that are read at once because the store has no checksum of them, and the bytes and ranges of each that are in
+/// Number of objects read in parallel because the store has no checksum of them, and bytes and ranges of each in
 /// flight. A guess: together they take 64 MiB.
 const READ_AT_ONCE: usize = 4;
 const READ_BYTES: u64 = 16 << 20;
 const READ_RANGES: u32 = 4;
 
-/// What the store has of these items: by listings, or one by one if they are few. A listing shows sizes only: where
-/// whole and verified files are put, the right size is the right file, and whoever publishes compares checksums.
+/// Status of these items in the store, by listings, or one by one if there are few. A listing shows only sizes. Because
+/// only whole, verified files are stored, the right size means the right file; the planner compares checksums before it
+/// publishes.
 ///
 /// # Errors
-/// A store that does not answer, or refuses.
-pub async fn find(objects: &Objects, items: &[Item], wanted: &[usize]) -> Result<Vec<(usize, Seen)>, CallError> {
+/// [`CallError`] if the store does not answer, or refuses the request.
+pub(crate) async fn find(objects: &Objects, items: &[Item], wanted: &[usize]) -> Result<Vec<(usize, Seen)>, CallError> {
     if wanted.len() <= ASKED_ONE_BY_ONE {
         return ask_each(objects, items, wanted).await;
     }
@@ -63,11 +64,15 @@ pub async fn find(objects: &Objects, items: &[Item], wanted: &[usize]) -> Result
     Ok(found)
 }
 
-/// What the store has of these items: one question for each.
+/// Status of these items in the store, with one request for each.
 ///
 /// # Errors
-/// A store that does not answer, or refuses.
-pub async fn ask_each(objects: &Objects, items: &[Item], wanted: &[usize]) -> Result<Vec<(usize, Seen)>, CallError> {
+/// [`CallError`] if the store does not answer, or refuses the request.
+pub(crate) async fn ask_each(
+    objects: &Objects,
+    items: &[Item],
+    wanted: &[usize],
+) -> Result<Vec<(usize, Seen)>, CallError> {
     of_each(wanted.iter().copied(), |at| {
         let (objects, file) = (objects.clone(), items[at].clone());
         async move { look(&objects, &file).await }
@@ -75,7 +80,7 @@ pub async fn ask_each(objects: &Objects, items: &[Item], wanted: &[usize]) -> Re
     .await
 }
 
-/// Asks for each of these places, many at once; the answers in order of place.
+/// Calls `ask` for each of these places, many in parallel. Returns the answers in order of place.
 async fn of_each<T, F>(
     wanted: impl IntoIterator<Item = usize>,
     ask: impl Fn(usize) -> F,
@@ -99,21 +104,21 @@ where
     Ok(answers)
 }
 
-/// What the store has in place of the right content.
+/// Fault of a stored file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Flaw {
-    /// Nothing.
+pub(crate) enum Flaw {
+    /// There is no object.
     Absent,
-    /// An object with other content.
+    /// The object has other content.
     Wrong(ObjectFacts),
 }
 
-/// The places of those items whose objects are not right, in order. Only a checksum that the store itself has computed
-/// counts: whoever wrote an object also wrote its metadata. An object without such a checksum is read.
+/// Places of the items whose objects are not right, in order. Only checksums that the store itself computed count,
+/// because the writer of an object also wrote its metadata. Objects without such a checksum are read.
 ///
 /// # Errors
-/// A store that does not answer, or refuses.
-pub async fn verify(
+/// [`CallError`] if the store does not answer, or refuses the request.
+pub(crate) async fn verify(
     objects: &Objects,
     items: &[Item],
     wanted: impl IntoIterator<Item = usize>,
@@ -157,7 +162,7 @@ async fn flaw(objects: &Objects, file: &Item, reading: &Semaphore) -> Result<Opt
         Ok(_) if content == (file.sha256, file.size) => Ok(None),
         Err(DownloadError::Call(error)) => Err(error),
         Err(DownloadError::Missing { .. }) => Ok(Some(Flaw::Absent)),
-        // Content that cannot be shown to be right is replaced.
+        // Content that cannot be verified is replaced.
         Ok(_) | Err(_) => Ok(Some(Flaw::Wrong(facts))),
     }
 }

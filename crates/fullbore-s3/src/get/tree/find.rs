@@ -1,7 +1,8 @@
-//! Which objects are got: those below prefixes, listed page by page, and single ones, by their keys.
+//! Finds the objects to download: below prefixes, listed page by page, and single ones by their keys.
 //!
-//! Of an object `a` beside others below `a/` the file system can have one alone: the directory, which is more. In the
-//! order of keys all that begins with `a` follows `a`, so that few objects have to wait until it is known ([`Order`]).
+//! A file system can have only one of an object `a` and objects below `a/`: the directory, which holds more. In the
+//! order of keys, all keys that begin with `a` follow `a`, so only few objects must wait until this is known
+//! ([`Order`]).
 
 use std::collections::HashSet;
 use std::io::BufRead;
@@ -20,22 +21,22 @@ use crate::client::Client;
 use crate::key;
 use crate::listing::{self, More};
 
-/// Longest line of stdin: a key is percent-encoded nowhere, and has 1024 bytes.
+/// Longest line of stdin, in bytes: a key is not percent-encoded, and has at most 1024 bytes.
 const LINE_BYTES_MAX: usize = 4096;
 
-/// What an argument names.
+/// Objects named by an argument.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Names {
-    /// All objects below a prefix: empty, or with a slash at its end.
+    /// All objects below a prefix, which is empty or ends with a slash.
     Below(String),
     /// One object. Its file gets the last component of the key as its name.
     Object(String),
-    /// The addresses in the lines of stdin, all of the same bucket.
+    /// Addresses in the lines of stdin, all of the same bucket.
     Stdin,
 }
 
 impl Names {
-    /// What an address names.
+    /// Determines what an address names.
     pub fn of(location: &Location) -> Names {
         match location.key.as_str() {
             "" => Names::Below(String::new()),
@@ -45,19 +46,19 @@ impl Names {
     }
 }
 
-/// An object that is to be got.
+/// An object to download.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
-    /// Its key.
+pub(super) struct Found {
+    /// Key of the object.
     pub key: String,
-    /// Its path below the directory; one with a slash at its end is a directory.
+    /// Path below the directory; with a final slash it is a directory.
     pub path: String,
-    /// Size and ETag, if it was listed.
+    /// Size and ETag, if the object was listed.
     pub listed: Option<(u64, String)>,
 }
 
-/// Finds the objects.
-pub struct Find {
+/// Finds objects and sends them on.
+pub(super) struct Find {
     pub client: Client,
     pub handle: Handle,
     pub names: Vec<Names>,
@@ -66,13 +67,13 @@ pub struct Find {
     pub found: SyncSender<Found>,
     pub done: Sender<Done>,
     pub over: Arc<AtomicBool>,
-    /// Paths that are given out, where several arguments could name one twice.
+    /// Paths sent so far, if several arguments could name one twice.
     pub taken: Option<Mutex<HashSet<String>>>,
 }
 
 impl Find {
-    /// Finds all. What is wrong is told as of an object.
-    pub fn run(self) {
+    /// Finds all objects. Errors are reported as failed objects.
+    pub(super) fn run(self) {
         for names in &self.names {
             match names {
                 Names::Stdin => self.lines(),
@@ -112,11 +113,11 @@ impl Find {
             let named = match std::str::from_utf8(&line) {
                 _ if !is_whole => Err("the line is too long for an address".to_owned()),
                 Err(_) => Err("the line is not UTF-8".to_owned()),
-                Ok(_) if !text.starts_with(SCHEME) => Err("the line is no s3:// address".to_owned()),
+                Ok(_) if !text.starts_with(SCHEME) => Err("the line is not an s3:// address".to_owned()),
                 Ok(_) => Location::parse(text).map_err(|error| error.to_string()).and_then(|location| {
                     match location.bucket == self.client.bucket().name {
                         true => Ok(Names::of(&location)),
-                        false => Err("the address is of another bucket than the first one".to_owned()),
+                        false => Err("the address names another bucket than the first one".to_owned()),
                     }
                 }),
             };
@@ -139,7 +140,7 @@ impl Find {
             for object in page {
                 let Some(relative) = object.key.strip_prefix(prefix) else { continue };
                 missing.found(relative.trim_end_matches('/').as_bytes());
-                // The prefix itself, which some tools make an object of, is the directory.
+                // An object with the name of the prefix itself, which some tools create, is the directory.
                 if relative.is_empty() || !self.selection.takes_beneath(relative.trim_end_matches('/').as_bytes()) {
                     continue;
                 }
@@ -147,7 +148,7 @@ impl Find {
                 let found = Found { key: object.key, path, listed: Some((object.size, object.etag)) };
                 match key::check(&found.key) {
                     Ok(()) => order.next(found, &mut |ordered| self.ordered(ordered)),
-                    // Told of at once: of keys without end, each the beginning of the next, none may wait.
+                    // Report it at once: an endless chain of keys, each the beginning of the next, must not be kept.
                     Err(_) => self.give(found),
                 }
             }
@@ -157,22 +158,21 @@ impl Find {
         order.end(&mut |ordered| self.ordered(ordered));
         match listed {
             Ok(()) => missing.paths().iter().for_each(|path| {
-                let error =
-                    CommandError::new(ErrorKind::Partial, "there is no such object, and none below such a prefix");
+                let error = CommandError::new(ErrorKind::Partial, "no such object, and no objects below this prefix");
                 self.fail(&String::from_utf8_lossy(path), error, false);
             }),
             Err(error) => self.fail(prefix, explain(&error), is_fatal(&error)),
         }
     }
 
-    /// Asks for the objects of a list, which need not be looked for.
+    /// Requests the objects of a list of paths, without a listing.
     fn listed_paths<'p>(&self, prefix: &str, paths: impl Iterator<Item = &'p [u8]>) {
         for path in paths {
             match std::str::from_utf8(path) {
                 Ok(path) if !self.selection.takes_beneath(path.as_bytes()) => {}
                 Ok(path) => self.give(Found { key: format!("{prefix}{path}"), path: path.to_owned(), listed: None }),
                 Err(_) => {
-                    let error = CommandError::new(ErrorKind::Partial, "the name is no UTF-8, which keys have to be");
+                    let error = CommandError::new(ErrorKind::Partial, "the name is not UTF-8, as keys require");
                     self.fail(&String::from_utf8_lossy(path), error, false);
                 }
             }
@@ -195,7 +195,7 @@ impl Find {
         if let Some((bytes, _)) = found.listed {
             self.seen.bytes.fetch_add(bytes, Ordering::Relaxed);
         }
-        // The rule of requests, told with the name of the one object.
+        // The rule for requests, reported with the name of this object.
         if let Err(error) = key::check(&found.key) {
             let reason = format!("left out: {error}");
             return self.fail(&found.path, CommandError::new(ErrorKind::Partial, reason), false);
@@ -206,7 +206,7 @@ impl Find {
             let reason = format!("left out: {} would replace another object of this run", found.key);
             return self.fail(&found.path, CommandError::new(ErrorKind::Partial, reason), false);
         }
-        // Nobody takes it if the run is over.
+        // There is no receiver after the end of the run.
         let _ = self.found.send(found);
     }
 
@@ -215,24 +215,24 @@ impl Find {
     }
 }
 
-/// What the order of keys shows of an object.
+/// What the order of keys shows about an object.
 #[derive(Debug, PartialEq, Eq)]
 enum Ordered {
-    /// No other object needs its name.
+    /// No other object needs its name as a directory.
     Alone(Found),
-    /// Others have its name as their directory.
+    /// Other objects are below its name.
     BesideDirectory(Found),
 }
 
-/// Objects whose paths begin that of the last one, each that of the next: they wait for what follows. Each path is longer
-/// than the one before, and a key that [`key::check`] passes has few bytes, so they are few.
+/// Objects whose paths are beginnings of the last path: they wait for the next keys. Each path is longer than the one
+/// before, and a key that [`key::check`] accepts is short, so they are few.
 #[derive(Debug, Default)]
 struct Order {
     waiting: Vec<(Found, bool)>,
 }
 
 impl Order {
-    /// Takes the next object.
+    /// Adds the next object.
     fn next(&mut self, found: Found, give: &mut dyn FnMut(Ordered)) {
         let begins = |above: &str| found.path.len() > above.len() && found.path.starts_with(above);
         while self.waiting.last().is_some_and(|(above, _)| !begins(&above.path)) {
@@ -244,7 +244,7 @@ impl Order {
         self.waiting.push((found, false));
     }
 
-    /// Gives out what waits.
+    /// Passes on the waiting objects.
     fn end(&mut self, give: &mut dyn FnMut(Ordered)) {
         while !self.waiting.is_empty() {
             self.release(give);

@@ -1,4 +1,5 @@
-//! One object into one file: skipped if it is here, got whole if it is small, by ranges if it is large.
+//! Downloads one object into one file: skipped if the file has its content, with one request if it is small, by ranges
+//! if it is large.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -24,36 +25,36 @@ use crate::dialect::Feature;
 use crate::download::{self, Beginning, DownloadError, Downloaded, RANGE_BYTES};
 use crate::get::explain_object;
 
-/// Large objects on their way at once: their ranges share the window.
-pub const LARGE_AT_ONCE: u32 = 4;
+/// Maximum number of large objects in flight: their ranges share the window.
+pub(super) const LARGE_AT_ONCE: u32 = 4;
 
-/// What a permit counts for an object beside its content.
+/// Bytes that a permit counts for an object beside its content.
 const OBJECT_BYTES: u64 = 4 << 10;
 
-/// Ranges between the network and a file.
+/// Maximum number of ranges between the network and a file.
 const RANGES: usize = 1;
 
-/// Gets objects.
-pub struct Getter {
+/// Downloads objects.
+pub(super) struct Getter {
     pub client: Client,
     pub tree: Arc<TreeWriter>,
-    /// Small objects on their way.
+    /// Window for small objects in flight.
     pub objects: Window,
-    /// Ranges of large ones.
+    /// Window for ranges of large objects.
     pub ranges: Window,
     pub large: Window,
-    /// Objects of unknown size that are asked for.
+    /// Window for objects of unknown size.
     pub named: Window,
     /// Whether content that no checksum verifies is an error.
     pub required: bool,
     pub seen: Arc<Seen>,
 }
 
-/// Why an object is not here.
+/// Why an object failed.
 #[derive(Debug)]
 enum Failure {
     Local(FileError),
-    /// The disk has not the room that the store says the object takes. Others may fit.
+    /// The disk has no room for an object of this size. Smaller ones may fit.
     NoRoom(FileError),
     Remote(DownloadError),
     Internal(String),
@@ -71,7 +72,7 @@ impl From<DownloadError> for Failure {
     }
 }
 
-/// What is here now.
+/// Result of a download.
 enum Got {
     Written,
     Present { bytes: u64 },
@@ -79,7 +80,7 @@ enum Got {
 
 impl Getter {
     /// Judges a name, and starts a task for the object as soon as there is room.
-    pub fn begin(self: &Arc<Self>, found: Found, handle: &Handle, done: &Sender<Done>, under_way: UnderWay) {
+    pub(super) fn begin(self: &Arc<Self>, found: Found, handle: &Handle, done: &Sender<Done>, under_way: UnderWay) {
         if let Some(directory) = found.path.strip_suffix('/') {
             let made = match found.listed {
                 Some((1.., _)) => {
@@ -120,13 +121,13 @@ impl Getter {
         if found.listed.is_some() {
             return self.listed(found).await;
         }
-        // Its size decides how it is got.
+        // Its size decides how it is downloaded.
         let Some(present) = compare::head(&self.client, &found.key).await.map_err(DownloadError::from)? else {
             return Err(DownloadError::Missing { key: found.key.clone() }.into());
         };
         self.seen.bytes.fetch_add(present.size, Ordering::Relaxed);
         let is_small = present.size <= RANGE_BYTES;
-        // Some proxies leave the length out, which says nothing then of the object with this ETag.
+        // Some proxies omit the length; then it says nothing about the object with this ETag.
         let etag = present.etag.filter(|_| present.size > 0).unwrap_or_default();
         let found = Found { listed: Some((present.size, etag)), ..found.clone() };
         let _permit = match is_small {
@@ -146,7 +147,7 @@ impl Getter {
         }
     }
 
-    /// Whether the file is here already, with the object's content; its size.
+    /// Whether the file exists with the object's content; returns its size.
     async fn is_here(self: &Arc<Self>, found: &Found) -> Result<Option<u64>, Failure> {
         let path = found.path.clone();
         let existing = self.blocking(move |this| this.tree.existing(&path)).await??;
@@ -173,7 +174,7 @@ impl Getter {
         Ok(self.blocking(is_same).await??.then_some(present.size))
     }
 
-    /// Gets an object by one request.
+    /// Downloads an object with one request.
     async fn small(self: &Arc<Self>, found: &Found) -> Result<Got, Failure> {
         let mut call = Call::new(Method::Get, Some(&found.key));
         call = call.optional_field(Feature::ToldChecksums, "x-amz-checksum-mode", "ENABLED");
@@ -192,7 +193,7 @@ impl Getter {
         let present = Present { size, ..Present::of(&answer) };
         let proof = compare::proof(&self.client, &found.key, &present).await.map_err(DownloadError::from)?;
         let (key, path, required) = (found.key.clone(), found.path.clone(), self.required);
-        // Without a length the end of the connection may be the end of the content, or not.
+        // Without a length, the end of the connection need not be the end of the content.
         let is_doubtful =
             answer.head.content_length.is_none() || found.listed.as_ref().is_some_and(|one| one.0 != size);
         let mut judged = None;
@@ -220,13 +221,13 @@ impl Getter {
         written.await?
     }
 
-    /// Compares the length of content that no checksum shows to be right with what the store says elsewhere.
+    /// Compares the length of unverified content with the size in another answer.
     async fn check_length(&self, found: &Found, head: &ResponseHead, bytes: u64) -> Result<(), DownloadError> {
         let key = || found.key.clone();
         let (listed, etag) = found.listed.clone().unwrap_or_default();
         let expected = match any_etag(head) {
             Some(own) if own == etag => listed,
-            // The object was replaced since, and all of it is here.
+            // The object was replaced since, and all of the new one was received.
             _ if head.content_length.is_some() => return Ok(()),
             own => {
                 let now = compare::head(&self.client, &found.key).await?;
@@ -234,7 +235,7 @@ impl Getter {
                 if own.is_some() && now.etag.is_some() && own != now.etag {
                     return Err(DownloadError::Changed { key: key() });
                 }
-                // Where HEAD tells no length either there is only the listing, or nothing to compare with.
+                // If HEAD gives no length either, only the listing is left, or nothing.
                 match (now.size, listed) {
                     (0, 0) => return Ok(()),
                     (0, listed) => listed,
@@ -248,13 +249,13 @@ impl Getter {
         }
     }
 
-    /// Gets an object by ranges, behind what an earlier run left of it.
+    /// Downloads an object by ranges, behind the bytes of an earlier run.
     async fn large(self: &Arc<Self>, found: &Found) -> Result<Got, Failure> {
         let (path, size) = (found.path.clone(), found.listed.as_ref().map_or(0, |(size, _)| *size));
         let file = self.blocking(move |this| begin(&this.tree, &path, size)).await??;
         let was_noted = file.version().is_some();
         let (mut file, used, mut got) = self.ranges(found, file).await?;
-        // What was here may be of another object: then all of it is got anew.
+        // The old bytes may belong to another object: download all of it again.
         if download::is_of_another(&got, used, was_noted) {
             let again = self.blocking(move |_| file.start_over().map(|()| file));
             (file, _, got) = self.ranges(found, again.await??).await?;
@@ -262,7 +263,7 @@ impl Getter {
         let Downloaded { size, doubt, modified, .. } = match got {
             Ok(got) => got,
             Err(error) => {
-                // Content that is wrong is of no use to the next run.
+                // Wrong content is useless for the next run.
                 if matches!(error, DownloadError::Wrong { .. } | DownloadError::Unverified { .. }) {
                     self.blocking(move |this| this.tree.discard(file)).await??;
                 }
@@ -273,7 +274,7 @@ impl Getter {
         Ok(Got::Written)
     }
 
-    /// Writes the ranges of an object behind the beginning that is in its file; gives how much of that is used, too.
+    /// Writes the ranges of an object behind the beginning in its file. Also returns the number of reused bytes.
     async fn ranges(
         self: &Arc<Self>,
         found: &Found,
@@ -297,7 +298,7 @@ impl Getter {
             let (mut file, mut at) = (file, None);
             while let Some(pieces) = pieces.blocking_recv() {
                 let begun = Instant::now();
-                // What was here and is used counts as written.
+                // Reused bytes count as written.
                 let from = at.unwrap_or_else(|| used.load(Ordering::Relaxed));
                 let mut offset = from;
                 for piece in &pieces {
@@ -320,7 +321,7 @@ impl Getter {
         Ok((file??, used_at_last.load(Ordering::Relaxed), got))
     }
 
-    /// Ends a verified file, and notes what is to be counted when it gets its name.
+    /// Ends a verified file, and notes the counts for when it gets its name.
     fn finish(
         &self,
         file: TreeFile,
@@ -329,7 +330,7 @@ impl Getter {
         doubt: Option<Doubt>,
     ) -> Result<(), FileError> {
         let path = file.path().to_owned();
-        // Before, because it may get its name at once.
+        // Note them before, because the file may get its name at once.
         self.seen.finished().insert(path.clone(), Finished { bytes, doubt: doubt.map(download::unverified) });
         let finished = self.tree.finish(file, bytes, modified);
         if finished.is_err() {
@@ -343,7 +344,7 @@ impl Getter {
         self.seen.written.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Works on files in a thread that may wait for the disk.
+    /// Runs file operations on a thread that may wait for the disk.
     async fn blocking<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(&Getter) -> T + Send + 'static,
@@ -354,11 +355,11 @@ impl Getter {
     }
 }
 
-/// Begins a file of the size that the store says.
+/// Begins a file of the size given by the store.
 fn begin(tree: &TreeWriter, path: &str, size: u64) -> Result<TreeFile, Failure> {
     match tree.begin(path, size) {
         Err(error) if error.is_out_of_space() => {
-            // Where even an empty file has no room, nothing else has.
+            // If even an empty file has no room, nothing else has.
             tree.discard(tree.begin(path, 0)?)?;
             Err(Failure::NoRoom(error))
         }
@@ -366,14 +367,14 @@ fn begin(tree: &TreeWriter, path: &str, size: u64) -> Result<TreeFile, Failure> 
     }
 }
 
-/// What shows small content to be right; `None`: all of it.
+/// Verifies small content. Returns the doubt, if it is unverified.
 fn judge(content: &Bytes, proof: Proof, key: String, required: bool) -> Result<Option<Doubt>, DownloadError> {
     let mut checker = Checker::new(proof);
     checker.update(&[content]);
     judged(checker.finish(), key, required)
 }
 
-/// What verification has shown of content.
+/// Converts the result of the verification.
 fn judged(finding: Finding, key: String, required: bool) -> Result<Option<Doubt>, DownloadError> {
     match finding {
         Finding::Right => Ok(None),

@@ -1,4 +1,4 @@
-//! The planner of a `put`: it publishes tasks, keeps the run announced, and asks the bucket what is done.
+//! The planner of a `put`: publishes tasks, keeps the run announced, and asks the bucket what is done.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -20,92 +20,93 @@ use crate::listing;
 use crate::upload::{Stored, UploadError, Uploader};
 use crate::xml::ListedObject;
 
-/// Between two looks at the queue: the end of a short run is noticed soon, and four requests a second are little.
+/// Interval of looks at the queue: the end of a short run is noticed soon, and four requests a second are few.
 const STEP: Duration = Duration::from_millis(250);
 
-/// Life of the announcement. Workers end their work for a planner that does not renew it.
+/// Lifetime of the announcement. Workers stop working for a planner that does not renew it.
 const ANNOUNCED: Duration = Duration::from_secs(60);
 
-/// Rounds that a turn of `--last` may have, so that ids of tasks of two turns differ.
+/// Maximum number of rounds in a turn of `--last`, so that ids of tasks of two turns differ.
 const ROUNDS: u32 = 10;
 
-/// Tasks of one publication; between two of them, workers are heard.
+/// Number of tasks per publication; between two of them, reports of workers are read.
 const PUBLISHED_AT_ONCE: usize = 4096;
 
-/// Time without a stored byte after which files that workers could not store are looked for in the bucket.
+/// Time without a stored byte after which files with faults are looked up in the bucket.
 const FAULTS_AFTER: Duration = Duration::from_secs(3);
 
-/// Faults of files that are told; the planner tells of each file that it cannot put itself.
+/// Maximum number of reported faults of files; the planner reports each file that it cannot upload itself.
 const FAULTS_TOLD: usize = 8;
 
-/// Failed listings in a row, each after the client's own retries, after which the planner goes alone. A guess.
+/// Maximum number of consecutive failed listings, each after the client's own retries; then the planner works alone. A
+/// guess.
 const FAILED_LOOKS_MAX: u32 = 5;
 
-/// A file that workers store.
-pub struct Shared {
-    /// Its number in the plan.
+/// A file for workers.
+pub(super) struct Shared {
+    /// Number of the file in the plan.
     pub number: usize,
     /// The file in messages.
     pub item: Item,
     /// Key of its object.
     pub key: String,
-    /// What the object may replace: see [`Task::replaces`].
+    /// ETag that the object may replace: see [`Task::replaces`].
     pub replaces: Option<String>,
 }
 
 /// Files of one turn.
-pub struct Turn {
+pub(super) struct Turn {
     /// Number of the turn, from 0.
     pub number: u32,
     /// The files.
     pub files: Arc<Vec<Shared>>,
-    /// Those of them that are to be put in parts.
+    /// Files that are uploaded in parts.
     pub large: Vec<Large>,
 }
 
-/// What the planner says while others work.
-pub enum News {
-    /// Files and bytes that workers say they have stored since they began with the run.
+/// News from the planner while others work.
+pub(super) enum News {
+    /// Files and bytes that workers report as stored since they joined the run.
     Moved {
-        /// Files.
+        /// Number of files.
         files: u64,
-        /// Bytes.
+        /// Number of bytes.
         bytes: u64,
     },
-    /// A line for the user.
+    /// A warning for the user.
     Warn(String),
-    /// The bucket has a file, by its place among those of the turn.
+    /// The bucket has a file of the turn.
     Stored {
-        /// The place.
+        /// Index of the file in the turn.
         at: usize,
         /// ETag of the object, without quotes.
         etag: String,
     },
-    /// The planner has made an object of its parts.
+    /// The planner has completed the multipart upload of a file.
     Completed {
-        /// The place.
+        /// Index of the file in the turn.
         at: usize,
-        /// The object.
+        /// The stored object.
         stored: Stored,
     },
-    /// A file cannot be put.
+    /// A file cannot be uploaded.
     Failed {
-        /// The place.
+        /// Index of the file in the turn.
         at: usize,
-        /// Why not.
+        /// The reason.
         error: UploadError,
     },
-    /// Nothing more is left to workers; these files are this machine's.
+    /// Nothing more is left to workers; these files are left to this machine.
     End {
-        /// Places of files that are not in the bucket.
+        /// Indexes of files that are not in the bucket.
         missing: Vec<usize>,
-        /// Places of files that a worker could not store. Another worker may have stored them since.
+        /// Indexes of files that a worker could not upload. Another worker may have uploaded them since.
         doubtful: Vec<usize>,
     },
 }
 
-/// Has a turn done by workers.
-pub async fn tend<Q: Queue>(
+/// Has workers do a turn.
+pub(super) async fn tend<Q: Queue>(
     queue: Q,
     run: Run,
     turn: Turn,
@@ -147,7 +148,8 @@ pub async fn tend<Q: Queue>(
     planner.end(missing).await;
 }
 
-/// Refusals that pass, whatever their status, or that are about the credentials and not about what was asked for.
+/// Codes of transient refusals, whatever their status, and of refusals that concern the credentials instead of the
+/// request.
 const PASSING: [&str; 20] = [
     "ExpiredToken",
     "ExpiredTokenException",
@@ -171,27 +173,26 @@ const PASSING: [&str; 20] = [
     "XAdminUserNotFound",
 ];
 
-/// Whether the store refuses, and will refuse the same way when it is asked again. An error in the body of an answer of
-/// status 200 is none of these.
-pub fn is_final(error: &CallError) -> bool {
+/// Whether the store refuses, and would refuse again. An error in the body of an answer with status 200 is not final.
+pub(super) fn is_final(error: &CallError) -> bool {
     match error {
         CallError::Refused { status: 401 | 408 | 409 | 429, .. } => false,
-        // Answers to HEAD have no code: the credentials may be what is wrong.
+        // Answers to HEAD have no code: the credentials may be wrong.
         CallError::Refused { status: 403, error, .. } if error.code.is_empty() => false,
         CallError::Refused { status: 400..=499, error, .. } => !PASSING.contains(&error.code.as_str()),
         _ => false,
     }
 }
 
-/// Ends a run: its tasks go, and workers stop their work for it.
-pub async fn finish<Q: Queue>(queue: &Q, run: &Run) {
+/// Ends a run: removes its tasks and announcement, so that workers stop working for it.
+pub(super) async fn finish<Q: Queue>(queue: &Q, run: &Run) {
     Announcement::new(queue.clone(), run, ANNOUNCED).end().await;
     if let Err(error) = queue.close(&run.id).await {
         tracing::info!(%error, "the queue keeps what it has of the run for its own time");
     }
 }
 
-/// Keeps a run announced. That it can be announced, the planner finds out itself.
+/// Keeps a run announced. The planner itself finds out whether that works.
 async fn announce<Q: Queue>(queue: Q, run: Run) {
     let mut announcement = Announcement::new(queue, &run, ANNOUNCED);
     loop {
@@ -209,28 +210,28 @@ struct Planner<'a, Q> {
     queue: Q,
     run: Run,
     uploader: Uploader,
-    /// What all keys begin with.
+    /// Prefix of all keys.
     prefix: String,
     watchdog: Watchdog,
     files: &'a [Shared],
     first_round: u32,
-    /// Places of files that the bucket did not have at the last look.
+    /// Indexes of files that the bucket lacked at the last look.
     left: Vec<usize>,
-    /// Those of them that are put in parts.
+    /// Those of them that are uploaded in parts.
     splits: BTreeMap<usize, Split>,
     unpublished: VecDeque<Task>,
     /// The watchdog knows that all tasks of the round are in the queue.
     is_published: bool,
-    /// Tasks of the last round have to go before.
+    /// Tasks of the last round must be removed first.
     purges: bool,
     reports: Option<mpsc::Receiver<Report>>,
     is_open: bool,
-    /// Keeps the run announced, also while the store takes its time.
+    /// Task that keeps the run announced, even while the store is slow.
     announcing: JoinHandle<()>,
-    /// Files and bytes that each worker says it has stored, and bytes that it has sent.
+    /// Files and bytes that each worker reports as stored, and bytes that it has sent.
     done: HashMap<WorkerId, (u64, u64, u64)>,
-    /// Paths that a worker could not store, or whose upload in parts has failed. These files are the planner's: what a
-    /// listing has of their size may be another object.
+    /// Paths that a worker could not upload, or whose multipart upload failed. The planner uploads these files, because
+    /// an object with their size in a listing may be another one.
     faulty: HashSet<String>,
     has_new_faults: bool,
     moved: Duration,
@@ -239,7 +240,7 @@ struct Planner<'a, Q> {
 }
 
 impl<Q: Queue> Planner<'_, Q> {
-    /// Goes on until workers can do no more. Gives the places of files that the bucket lacks.
+    /// Works until workers can do no more. Returns the indexes of files that the bucket lacks.
     async fn conduct(&mut self, stop: &watch::Receiver<bool>) -> Vec<usize> {
         let begun = Instant::now();
         self.publish_later(1);
@@ -265,8 +266,8 @@ impl<Q: Queue> Planner<'_, Q> {
                         if failed_looks == 1 {
                             self.warn(format!("cannot list the bucket: {error}"));
                         }
-                        // A bucket that cannot be reached now is asked again. What the planner may not list, it puts
-                        // itself, and then it tells what is wrong.
+                        // A bucket that cannot be reached now is asked again. If the planner may not list it, it
+                        // uploads the files itself, and then reports the error.
                         if is_final(&error) || failed_looks >= FAILED_LOOKS_MAX {
                             return self.take_over().await;
                         }
@@ -274,7 +275,7 @@ impl<Q: Queue> Planner<'_, Q> {
                     Ok(()) => {
                         failed_looks = 0;
                         self.has_new_faults = false;
-                        // What workers could not store, the planner tries itself, and tells why not.
+                        // The planner tries the files that workers could not upload, and reports the errors.
                         if self.left.iter().all(|at| self.faulty.contains(&self.files[*at].item.path)) {
                             return self.take_over().await;
                         }
@@ -299,13 +300,13 @@ impl<Q: Queue> Planner<'_, Q> {
         Vec::new()
     }
 
-    /// Takes the files that are left from the workers.
+    /// Takes the remaining files from the workers.
     async fn take_over(&mut self) -> Vec<usize> {
         let _ = self.queue.purge(&self.run.id).await;
         std::mem::take(&mut self.left)
     }
 
-    /// Sends parts that are missing, gives up the uploads of an interrupted run, and says that this is the end.
+    /// Sends missing parts, aborts the uploads of an interrupted run, and reports the end.
     async fn end(mut self, missing: Vec<usize>) {
         let mut whole = Vec::new();
         for at in missing {
@@ -321,7 +322,7 @@ impl<Q: Queue> Planner<'_, Q> {
         for split in std::mem::take(&mut self.splits).into_values() {
             split.give_up().await;
         }
-        // The run ends with the last turn, and is not to be announced after that.
+        // The run ends with the last turn, and must not be announced afterwards.
         self.announcing.abort();
         let _ = self.announcing.await;
         let is_doubtful = |at: &usize| self.faulty.contains(&self.files[*at].item.path);
@@ -329,7 +330,7 @@ impl<Q: Queue> Planner<'_, Q> {
         let _ = self.tell.send(News::End { missing, doubtful });
     }
 
-    /// An upload in parts has ended.
+    /// Handles the end of a multipart upload.
     fn ended(&mut self, at: usize, end: End) {
         self.splits.remove(&at);
         let news = match end {
@@ -364,14 +365,14 @@ impl<Q: Queue> Planner<'_, Q> {
         self.is_published = false;
     }
 
-    /// Places of files that workers are to store as a whole.
+    /// Indexes of files that workers should upload whole.
     fn left_to_workers(&self) -> impl Iterator<Item = usize> {
         let is_theirs =
             move |at: &usize| !self.splits.contains_key(at) && !self.faulty.contains(&self.files[*at].item.path);
         self.left.iter().copied().filter(is_theirs)
     }
 
-    /// What is due: tasks, reports, and a look at the queue.
+    /// Does what is due: publishes tasks, reads reports, and looks at the queue.
     async fn step(&mut self, now: Duration) -> Result<(), QueueError> {
         if !self.is_open {
             self.queue.open(&self.run.id).await?;
@@ -388,7 +389,7 @@ impl<Q: Queue> Planner<'_, Q> {
             let published = self.queue.publish(&next).await?;
             self.unpublished.drain(..published.accepted.min(next.len()));
         }
-        // A round may have no tasks: all parts are there already.
+        // A round may have no tasks, if all parts are stored already.
         if self.unpublished.is_empty() && !self.is_published {
             self.watchdog.all_published(now);
             self.is_published = true;
@@ -419,7 +420,7 @@ impl<Q: Queue> Planner<'_, Q> {
                     }
                     // A part that one worker could not send goes to others.
                     let is_split = self.splits.keys().any(|at| self.files[*at].item.path == fault.path);
-                    // No worker can name more files than there are.
+                    // There cannot be more paths than files.
                     if (fault.is_final || !is_split) && self.faulty.len() < self.files.len() {
                         self.faulty.insert(fault.path);
                     }
@@ -432,7 +433,7 @@ impl<Q: Queue> Planner<'_, Q> {
                 (sum.0.saturating_add(done.0), sum.1.saturating_add(done.1), sum.2.saturating_add(done.2))
             };
             let (files, bytes, sent_bytes) = self.done.values().fold((0, 0, 0), add);
-            // A large file is under way for more than a minute on a slow link.
+            // A large file takes more than a minute on a slow link.
             self.watchdog.moved(now, bytes.saturating_add(sent_bytes));
             if has_stored {
                 self.moved = now;
@@ -441,7 +442,7 @@ impl<Q: Queue> Planner<'_, Q> {
         }
     }
 
-    /// Asks the bucket for the files that are left, and for the parts of large ones.
+    /// Asks the bucket for the remaining files, and for the parts of large ones.
     async fn look(&mut self) -> Result<(), CallError> {
         let places: Vec<usize> = self.splits.keys().copied().collect();
         for at in places {
@@ -455,7 +456,7 @@ impl<Q: Queue> Planner<'_, Q> {
         if left.is_empty() {
             return Ok(());
         }
-        // Those that are stored will be listed, too.
+        // Stored ones will be listed as well.
         let keys = files.iter().map(|file| file.key.as_str()).collect();
         let listed = listing::list_expecting(&self.uploader.client, &self.prefix, keys).await?;
         let is_of = |object: &ListedObject| {

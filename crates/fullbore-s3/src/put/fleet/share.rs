@@ -1,4 +1,4 @@
-//! What the planner gives to workers, and what it does itself meanwhile.
+//! Divides the work between the workers and the planner itself.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -28,14 +28,14 @@ use crate::mtime;
 use crate::upload::{Stored, Uploader};
 
 /// A run of several machines.
-pub struct Fleet<'a, Q> {
+pub(crate) struct Fleet<'a, Q> {
     queue: Q,
     run: Run,
-    /// Where the planner has the files.
+    /// Directory of the files on the planner's machine.
     directory: std::path::PathBuf,
-    /// Sizes and ETags of the objects that the bucket had at the beginning, for keys of the plan.
+    /// Sizes and ETags of the objects that the bucket had in the beginning, for keys of the plan.
     before: HashMap<String, (u64, String)>,
-    /// What all keys begin with.
+    /// Prefix of all keys.
     prefix: String,
     worker: Option<fullbore_fleet::names::WorkerId>,
     runtime: &'a Runtime,
@@ -43,19 +43,20 @@ pub struct Fleet<'a, Q> {
     stop: watch::Receiver<bool>,
     uploader: Uploader,
     split_bytes_min: u64,
-    /// The fields that the user gave, as text.
+    /// The user's fields as text.
     given: String,
-    /// Uploads in parts of a planner that was killed.
+    /// Multipart uploads of a killed planner.
     left: Mutex<Vec<Open>>,
 }
 
 impl<'a, Q: Queue> Fleet<'a, Q> {
-    /// Connects to the queue, and lists the bucket. `left` are uploads in parts of an earlier planner. `None`: there is no
-    /// queue, and the planner goes alone.
+    /// Connects to the queue, and lists the bucket. `left` are multipart uploads of an earlier planner. `None` if there
+    /// is no queue, so that the planner works alone.
     ///
     /// # Errors
-    /// Files that cannot be put by a fleet; a bucket that cannot be listed; no queue, where one is required.
-    pub fn begin<C: Connect<Queue = Q>>(
+    /// A [`CommandError`] if the files cannot be uploaded by several machines, the bucket cannot be listed, or a
+    /// required queue cannot be reached.
+    pub(crate) fn begin<C: Connect<Queue = Q>>(
         fleet: &FleetPut<C>,
         settings: &PutSettings,
         plan: &'a Plan,
@@ -99,8 +100,8 @@ impl<'a, Q: Queue> Fleet<'a, Q> {
         }))
     }
 
-    /// Puts the files of one turn, with these numbers. Gives those that are left to this machine alone.
-    pub fn turn(
+    /// Uploads the files of one turn. Returns the numbers of those that this machine must upload alone.
+    pub(crate) fn turn(
         &self,
         sending: &Arc<Sending>,
         number: usize,
@@ -129,16 +130,16 @@ impl<'a, Q: Queue> Fleet<'a, Q> {
         let (rest, doubtful) = hear(&news, &files, sending, each);
         over.send_replace(true);
         if let Some(helping) = helping {
-            // Its tasks are done, or left to nobody: it ends within its grace.
+            // Its tasks are done, or left to nobody: it ends within its grace period.
             let _ = self.runtime.block_on(helping);
         }
-        // Each of these is asked for before it is sent.
+        // Each of these is looked up before it is sent.
         Arc::new(sending.with(Known::default())).send(&self.plan.objects, &doubtful, each);
         rest
     }
 
-    /// Ends the run in the queue, and uploads that it had no use for.
-    pub fn finish(&self) {
+    /// Ends the run in the queue, and aborts uploads that were not used.
+    pub(crate) fn finish(&self) {
         let left = std::mem::take(&mut *self.left.lock().unwrap_or_else(PoisonError::into_inner));
         self.runtime.block_on(async {
             finish(&self.queue, &self.run).await;
@@ -146,7 +147,7 @@ impl<'a, Q: Queue> Fleet<'a, Q> {
         });
     }
 
-    /// The files that are to be put in parts by several machines: the largest ones.
+    /// The files that several machines upload in parts: the largest ones.
     fn large(&self, sending: &Sending, shared: &[Shared]) -> Vec<Large> {
         let places = 0..shared.len();
         let mut places: Vec<usize> = places.filter(|at| shared[*at].item.size >= self.split_bytes_min).collect();
@@ -156,7 +157,7 @@ impl<'a, Q: Queue> Fleet<'a, Q> {
         let large = |at: usize| {
             let Shared { number, item, key, replaces } = &shared[at];
             let object = self.plan.objects[*number].clone();
-            // An error comes again, where it is told.
+            // An error will occur again, where it is reported.
             let about = object.found.as_ref()?.open(&object.path).ok()?.metadata().ok()?;
             let of_this = left.iter().position(|open| open.key == *key);
             Some(Large {
@@ -173,20 +174,20 @@ impl<'a, Q: Queue> Fleet<'a, Q> {
         places.into_iter().filter_map(large).collect()
     }
 
-    /// A file that workers may store: the bucket has nothing of its size, and a task can name what is there. Others are
-    /// compared by this machine, because the bucket could not tell whether a worker has compared them.
+    /// A file that workers may upload: the bucket has no object of its size, and a task can name the existing object.
+    /// Others are compared by this machine, because the bucket could not show whether a worker has compared them.
     fn share(&self, number: usize) -> Option<Shared> {
         let object = &self.plan.objects[number];
         let found = object.found.as_ref().filter(|found| !found.is_behind_a_link())?;
         let name = object.path.strip_prefix(&self.directory).ok()?.to_str()?.to_owned();
-        // An error comes again, where it is told.
+        // An error will occur again, where it is reported.
         let about = found.open(&object.path).ok()?.metadata().ok()?;
         let item = item(name, &about);
         let before = self.before.get(&object.key);
         let is_there = before.is_some_and(|(size, _)| *size == item.size);
         let replaces = match before {
             None => String::new(),
-            // Without a condition, a worker would replace whatever is there by then.
+            // Without a condition, a worker would replace whatever exists by then.
             Some((_, tag)) if is_tag(tag) => tag.clone(),
             Some(_) => return None,
         };
@@ -194,7 +195,7 @@ impl<'a, Q: Queue> Fleet<'a, Q> {
         (!is_there && is_taken).then(|| Shared { number, item, key: object.key.clone(), replaces: Some(replaces) })
     }
 
-    /// The planner as a worker.
+    /// Runs the planner as a worker.
     fn help(
         &self,
         sending: &Arc<Sending>,
@@ -216,20 +217,20 @@ impl<'a, Q: Queue> Fleet<'a, Q> {
     }
 }
 
-/// Whether a task can have this ETag: what messages allow, and no backslash, which stores read in two ways.
+/// Whether a task can contain this ETag: messages allow it, and it has no backslash, which stores read in two ways.
 fn is_tag(tag: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\';
     (1..=TAG_BYTES_MAX).contains(&tag.len()) && tag.bytes().all(is_plain)
 }
 
-/// Gives up uploads that an earlier planner left.
+/// Aborts uploads that an earlier planner left.
 async fn give_up(uploader: &Uploader, left: Vec<Open>) {
     for open in left {
         uploader.go_on_with(open, (0, 1)).give_up().await;
     }
 }
 
-/// Passes the planner's news on. Gives the numbers of the files that are left: of those that are missing, and of doubtful ones.
+/// Passes the planner's news on. Returns the numbers of missing files and of doubtful ones.
 fn hear(
     news: &mpsc::Receiver<News>,
     files: &[Shared],
@@ -246,13 +247,13 @@ fn hear(
             Ok(News::Moved { files, bytes }) => each(Heard::Elsewhere(files, bytes)),
             Ok(News::Warn(line)) => each(Heard::Warning(line)),
             Ok(News::Stored { at, etag }) => {
-                // Nobody has compared this object with the file: the listing tells its size. So it is not noted as unchanged,
-                // and the next run compares it.
+                // Nobody has compared this object with the file: the listing gives only its size. So it is not recorded
+                // as unchanged, and the next run compares it.
                 let (size, etag) = (files[at].item.size, Some(etag));
                 let stored = Stored { size, checksum: String::new(), confirmed: true, etag };
                 each(done(at, Ok(Outcome::Elsewhere(stored))));
             }
-            // Nor is this: nobody here has read what others sent.
+            // Not recorded either: this machine has not read the parts that others sent.
             Ok(News::Completed { at, stored }) => each(done(at, Ok(Outcome::Elsewhere(stored)))),
             Ok(News::Failed { at, error }) => each(done(at, Err(sending.explained(&error)))),
             Ok(News::End { missing, doubtful }) => return (numbers(missing), numbers(doubtful)),

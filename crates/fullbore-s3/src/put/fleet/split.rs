@@ -1,7 +1,7 @@
-//! Large files that workers put in parts together: the planner begins one upload for each of them, and completes it.
+//! Large files that workers upload in parts together: the planner begins one upload for each, and completes it.
 //!
-//! Parts are cut as those of a file that one machine puts, so that the objects are the same. The object appears when all
-//! parts are there and the file is still as the planner listed it; otherwise the upload is given up.
+//! Parts have the same sizes as in an upload by one machine, so the objects are the same. The object appears when all
+//! parts are stored and the file is still as the planner listed it; otherwise the upload is aborted.
 
 use std::fs::File;
 use std::io;
@@ -20,68 +20,67 @@ use crate::parts::PART_BYTES_MAX;
 use crate::upload::shared::{SharedUpload, part_bytes};
 use crate::upload::{Stored, UploadError, Uploader};
 
-/// Size from which a file is put in parts by several machines. One machine at 100 Mbit/s takes 21 s for it. In the
-/// simulation, files that were not split below that size kept 100 workers within 5 % of the ideal time.
+/// Minimum size of a file that several machines upload in parts, in bytes. One machine at 100 Mbit/s takes 21 s for it.
+/// In the simulation, undivided files below that size kept 100 workers within 5 % of the ideal time.
 pub const SPLIT_BYTES_MIN: u64 = 256 << 20;
 
-/// Files of a turn that are put in parts at once, the largest ones: each is an open upload of up to 10,000 tasks. The
-/// others go to one worker each, and are under way while the parts of these fill the gaps.
-pub const UPLOADS_MAX: usize = 16;
+/// Maximum number of files of a turn that are uploaded in parts at once, the largest ones. Each is an open upload of up
+/// to 10,000 tasks. The other files go to one worker each, while these parts fill the gaps.
+pub(super) const UPLOADS_MAX: usize = 16;
 
-/// How often the planner sends what is missing of a file, and asks for its object: others may still send parts, whose
-/// ETags then change.
+/// Number of times that the planner sends missing parts of a file and completes it. Others may still send parts, whose
+/// ETags change then.
 const TRIES: usize = 3;
 
-/// A file to be put in parts.
-pub struct Large {
-    /// The place of the file in its turn.
+/// A file to be uploaded in parts.
+pub(super) struct Large {
+    /// Index of the file in its turn.
     pub at: usize,
-    /// The file.
+    /// The file in the plan.
     pub object: Planned,
     /// The file in messages.
     pub item: Item,
-    /// The file as it was before any part was read. Size and time alone may be those of another content.
+    /// Identity of the file before any part was read. Size and time alone could match another content.
     pub identity: Identity,
-    /// What its object may replace: see [`fullbore_fleet::message::Task::replaces`].
+    /// ETag that its object may replace: see [`fullbore_fleet::message::Task::replaces`].
     pub replaces: Option<String>,
-    /// Fields of its object.
+    /// Header fields of its object.
     pub fields: Vec<(String, String)>,
-    /// The fields that the user gave, as text: an upload has them from its beginning.
+    /// The user's fields as text: an upload has them from its beginning.
     pub given: String,
-    /// An upload of a run that was killed.
+    /// The upload of a killed run, if there is one.
     pub left: Option<Open>,
 }
 
-/// What the journal notes of an upload: a later run goes on with it only for the same file, cut in the same way, and with
-/// the same fields.
-pub fn identify(identity: &Identity, part_bytes: u64, given: &str) -> String {
+/// Identifies an upload in the journal. A later run continues it only for the same file, part size and fields.
+pub(super) fn identify(identity: &Identity, part_bytes: u64, given: &str) -> String {
     let mut text = identity.to_bytes().to_vec();
     text.extend_from_slice(format!("{part_bytes} {given}").as_bytes());
     Sha256::of(&text).to_string()
 }
 
-/// A file that is being put in parts.
-pub struct Split {
+/// A file that is being uploaded in parts.
+pub(super) struct Split {
     large: Large,
     upload: SharedUpload,
-    /// Numbers from 0 of the parts that the store lacked at the last look.
+    /// Numbers, from 0, of the parts that the store lacked at the last look.
     missing: Vec<u64>,
 }
 
-/// The end of a file's upload.
-pub enum End {
-    /// The object is there.
+/// End of a file's upload.
+pub(super) enum End {
+    /// The object is stored.
     Stored(Stored),
-    /// The file cannot be put.
+    /// The file cannot be uploaded.
     Failed(UploadError),
-    /// The upload is gone, another object is there, or the store does not take the upload. The planner's machine puts the
-    /// whole file, because what a listing has then may be somebody else's.
+    /// The upload is gone, another object exists, or the store does not accept the upload. The planner's machine
+    /// uploads the whole file, because a listed object may be somebody else's.
     Whole,
 }
 
 impl Split {
-    /// Begins the upload of a file, or goes on with one. `None`: the file is to be put as a whole.
-    pub async fn begin(mut large: Large, uploader: &Uploader) -> Option<Split> {
+    /// Begins the upload of a file, or continues an old one. `None` if the file must be uploaded whole.
+    pub(super) async fn begin(mut large: Large, uploader: &Uploader) -> Option<Split> {
         let size = large.item.size;
         let part_bytes = part_bytes(uploader, size);
         if part_bytes >= size || part_bytes > PART_BYTES_MAX {
@@ -110,7 +109,7 @@ impl Split {
                 return None;
             }
         };
-        // Not every store can list parts, or lets everybody.
+        // Some stores cannot list parts, or do not allow every user to.
         match upload.list().await {
             Ok(listed) => Some(Split { large, upload, missing: listed.missing() }),
             Err(error) => {
@@ -121,13 +120,13 @@ impl Split {
         }
     }
 
-    /// The place of the file in its turn.
-    pub fn at(&self) -> usize {
+    /// Index of the file in its turn.
+    pub(super) fn at(&self) -> usize {
         self.large.at
     }
 
     /// Tasks for the parts that the store lacked at the last look.
-    pub fn tasks(&self, run: &RunId, round: u32) -> impl Iterator<Item = Task> {
+    pub(super) fn tasks(&self, run: &RunId, round: u32) -> impl Iterator<Item = Task> {
         self.missing.iter().map(move |number| {
             let (upload, part_bytes) = (self.upload.id().to_owned(), self.upload.part_bytes());
             let number = u32::try_from(number + 1).unwrap_or(u32::MAX);
@@ -136,13 +135,13 @@ impl Split {
         })
     }
 
-    /// The file, if it is as it was listed.
+    /// Opens the file if it is as it was listed.
     fn open(&self) -> Result<File, UploadError> {
         let found = self.large.object.found.as_ref();
         let found = found.ok_or_else(|| UploadError::Source(io::ErrorKind::NotFound.into()))?;
         let file = found.open(&self.large.object.path).map_err(UploadError::Source)?;
         let about = file.metadata().map_err(UploadError::Source)?;
-        // Workers go by the item, which was made a moment earlier.
+        // Workers compare with the item, which was made a moment earlier.
         let is_as_listed = Identity::of(&about) == self.large.identity
             && item(self.large.item.path.clone(), &about) == self.large.item;
         match is_as_listed {
@@ -151,9 +150,12 @@ impl Split {
         }
     }
 
-    /// Looks which parts the store has, and makes the object of them if it has all. `None`: parts are missing, or the store
-    /// does not join them now.
-    pub async fn look(&mut self) -> Result<Option<End>, CallError> {
+    /// Looks up the stored parts, and completes the object if all are there. `None` if parts are missing, or the store
+    /// cannot complete it now.
+    ///
+    /// # Errors
+    /// A [`CallError`] for a request that may succeed later; a final refusal is the [`End`].
+    pub(super) async fn look(&mut self) -> Result<Option<End>, CallError> {
         for _ in 0..TRIES {
             let listed = match self.upload.list().await {
                 Ok(listed) => listed,
@@ -161,7 +163,7 @@ impl Split {
                 Err(error) => return Err(error),
             };
             self.missing = listed.missing();
-            // After the listing: the parts in it were read before, so they are of the file as it was listed.
+            // Check after the listing: its parts were read before, so they are of the file as it was listed.
             if let Err(error) = self.open() {
                 return Ok(Some(self.failed(Some(error)).await));
             }
@@ -181,20 +183,20 @@ impl Split {
         Ok(None)
     }
 
-    /// Gives the upload up after a failure.
+    /// Aborts the upload after a failure.
     async fn failed(&self, error: Option<UploadError>) -> End {
         self.upload.give_up().await;
         match error {
             Some(error @ (UploadError::Changed | UploadError::Source(_) | UploadError::Damaged { .. })) => {
                 End::Failed(error)
             }
-            // Another object is there now, or the store takes fewer parts: whoever puts the whole file finds out.
+            // Another object exists now, or the store accepts fewer parts: uploading the whole file will show it.
             _ => End::Whole,
         }
     }
 
-    /// Sends the parts that the store lacks from this machine, and makes the object of all.
-    pub async fn put_rest(mut self, uploader: &Uploader) -> End {
+    /// Sends the missing parts from this machine, and completes the object.
+    pub(super) async fn put_rest(mut self, uploader: &Uploader) -> End {
         for _ in 0..TRIES {
             let sent = match self.open() {
                 Ok(file) => self.upload.put_missing(&Arc::new(file)).await,
@@ -206,7 +208,7 @@ impl Split {
                     uploader.client.dialect().learn_parts_max(most);
                     return self.failed(None).await;
                 }
-                // What passes is tried again.
+                // A transient failure is tried again.
                 Err(UploadError::Call(error)) if !is_final(&error) && !matches!(error, CallError::Interrupted) => {
                     tracing::info!(key = self.large.object.key, %error, "parts of a file were not sent");
                     continue;
@@ -220,8 +222,8 @@ impl Split {
         self.failed(None).await
     }
 
-    /// Gives the upload up.
-    pub async fn give_up(self) {
+    /// Aborts the upload.
+    pub(super) async fn give_up(self) {
         self.upload.give_up().await;
     }
 }

@@ -1,4 +1,4 @@
-//! A worker of a `put`: it takes tasks, reads their files below its own mount, and stores them.
+//! A worker of a `put`: takes tasks, reads their files below its own mount, and uploads them.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -36,42 +36,44 @@ use crate::objects::Condition;
 use crate::upload::{UploadError, Uploader};
 use crate::work::Work;
 
-/// A key that is asked for, whether there is such an object or not.
+/// Key of a test request; the object need not exist.
 const PROBE: &str = ".fullbore/probe";
 
-/// Why a worker leaves a file alone.
+/// Why a worker skips a file.
 const CHANGED: &str = "the file has changed since the planner listed it";
 
-/// A worker's own settings.
+/// Settings of a worker.
 #[derive(Debug, Clone)]
 pub struct WorkerSettings {
-    /// The bucket of the run, with this worker's credentials. The location is that of the run.
+    /// The bucket of the run, with this worker's credentials. The location is the run's.
     pub bucket: BucketSettings,
-    /// Directories of planners and where this machine has them.
+    /// Directories of planners, with their places on this machine.
     pub roots: Vec<(PathBuf, PathBuf)>,
-    /// Where parts too large for memory are kept.
+    /// Directory for parts that are too large for memory.
     pub spool: PathBuf,
     /// Highest upload rate in bytes per second; `None`: unlimited.
     pub limit_rate_bytes_per_s: Option<u64>,
 }
 
-/// What a worker has stored.
+/// Result of a worker.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Served {
-    /// Files that the store has confirmed.
+    /// Number of files that the store has confirmed.
     pub files: u64,
-    /// Their bytes.
+    /// Total size of these files, in bytes.
     pub bytes: u64,
-    /// The work has ended early, because the store refuses what any file would need, or cannot be reached. Its words are in the
+    /// Whether the work ended early because the store refuses every file, or cannot be reached. The reason is in the
     /// log.
     pub is_refused: bool,
 }
 
-/// Works on a run until `over`.
+/// Works on a run until `over` becomes true.
 ///
 /// # Errors
-/// - [`ErrorKind::Usage`]: a run whose directory this machine does not have; a store that refuses.
-/// - [`ErrorKind::Network`]: a store that cannot be reached.
+/// A [`CommandError`] of one of these kinds:
+///
+/// - [`ErrorKind::Usage`]: this machine does not have the run's directory, or the store refuses.
+/// - [`ErrorKind::Network`]: the store cannot be reached.
 /// - [`ErrorKind::Disk`]: the directory cannot be opened.
 pub async fn serve<Q: Queue>(
     queue: Q,
@@ -108,12 +110,12 @@ pub async fn serve<Q: Queue>(
     let sending = |known| Arc::new(sending_of(source, &uploader, known, stopped.clone()));
     let bench = Bench::open(&to, &beneath, run, sending(Known::overwrite()), sending(Known::default()))?;
     let served = Station::new(queue, run.id.clone(), worker, bench).work(over).await;
-    // Uploads that are still on their way are given up.
+    // Uploads still in flight are abandoned.
     stop.send_replace(true);
     Ok(served)
 }
 
-/// The means of sending, as the announcement has them.
+/// The upload settings of the announcement.
 fn sending_of(source: &PutSource, uploader: &Uploader, known: Known, stop: watch::Receiver<bool>) -> Sending {
     let content_type = source.content_type.clone();
     Sending {
@@ -136,22 +138,25 @@ fn sending_of(source: &PutSource, uploader: &Uploader, known: Known, stop: watch
     }
 }
 
-/// Where files come from, and how they are stored.
+/// Source of the files, and the ways to upload them.
 #[derive(Clone)]
-pub struct Bench {
+pub(super) struct Bench {
     place: PathBuf,
     root: Arc<Root>,
-    /// What all keys begin with.
+    /// Prefix of all keys.
     prefix: String,
-    /// Stores what the planner knows to be missing.
+    /// Uploads files that the planner knows to be missing.
     direct: Arc<Sending>,
-    /// Compares with the store before.
+    /// Compares with the store first.
     asking: Arc<Sending>,
 }
 
 impl Bench {
-    /// Opens the directory of a run: the path beneath a directory that the user of this machine named.
-    pub fn open(
+    /// Opens the directory of a run: `beneath`, below the directory `to` that the user of this machine named.
+    ///
+    /// # Errors
+    /// A [`CommandError`] of kind disk if the directory cannot be opened, or a symbolic link is on the way.
+    pub(super) fn open(
         to: &Path,
         beneath: &Path,
         run: &Run,
@@ -166,7 +171,7 @@ impl Bench {
         Ok(Bench { place, root, prefix, direct, asking })
     }
 
-    /// Opens the file of an item, if it is as the planner saw it.
+    /// Opens the file of an item if it is as the planner saw it.
     fn open_planned(&self, wanted: &Item) -> Result<(File, Planned), String> {
         let (path, found) = (self.place.join(&wanted.path), self.root.found(None));
         let file = found.open(&path).map_err(|error| error.to_string())?;
@@ -178,7 +183,7 @@ impl Bench {
         Ok((file, Planned { path, found: Some(found), key, turn: 0, replaces: Condition::None }))
     }
 
-    /// Stores the files of a task, and tells of each. It blocks.
+    /// Uploads the files of a task, and reports each. Blocks.
     fn store(&self, begun: &Begun, tell: &mpsc::UnboundedSender<Ended>) {
         let sending = if begun.asks_store { &self.asking } else { &self.direct };
         let (done, ended) = std::sync::mpsc::channel();
@@ -200,10 +205,10 @@ impl Bench {
         }
     }
 
-    /// Sends a part of a file into the upload of the planner.
+    /// Uploads a part of a file into the planner's multipart upload.
     async fn store_part(&self, task: TaskNumber, wanted: Item, part: Part) -> Ended {
         let range = part.range(wanted.size);
-        // The last part stands for its file.
+        // The last part counts as the file.
         let count = (u64::from(range.end == wanted.size), range.end - range.start);
         let ended = |fault| Ended { task, item: 0, count, fault };
         let opened = {
@@ -222,7 +227,7 @@ impl Bench {
                 self.direct.succeeded.fetch_add(1, Ordering::Relaxed);
                 ended(None)
             }
-            // The object is complete, or the planner has given it up: nobody wants this part.
+            // The object is complete, or the planner has aborted it: nobody needs this part.
             Err(UploadError::Call(error)) if error.status() == Some(404) && error.code() != "NoSuchBucket" => {
                 tracing::info!(%error, "a part of an upload that has ended");
                 Ended { count: (0, 0), ..ended(None) }
@@ -231,12 +236,12 @@ impl Bench {
         }
     }
 
-    /// Whether the store refuses what any file would need.
+    /// Whether the store refuses every file.
     fn is_refused(&self) -> bool {
         *self.direct.over.borrow() || *self.asking.over.borrow()
     }
 
-    /// Bytes that have gone to the store, those of unanswered requests too: a slow link may take minutes for one.
+    /// Number of bytes sent to the store, including those of unanswered requests: a slow link may take minutes for one.
     fn moved_bytes(&self) -> u64 {
         self.direct.client.reading().acknowledged_bytes
     }
@@ -247,7 +252,7 @@ fn is_as_planned(wanted: &Item, file: &File) -> bool {
     file.metadata().is_ok_and(|about| item(wanted.path.clone(), &about) == *wanted)
 }
 
-/// The end of one file, or of a part.
+/// Result of a file or a part.
 struct Ended {
     task: TaskNumber,
     item: usize,
@@ -256,22 +261,22 @@ struct Ended {
     fault: Option<String>,
 }
 
-/// A worker at its work.
-pub struct Station<Q> {
+/// A working worker.
+pub(super) struct Station<Q> {
     tasks: WorkerQueue<Q>,
     bench: Bench,
 }
 
 impl<Q: Queue> Station<Q> {
-    /// A worker that holds nothing.
-    pub fn new(queue: Q, run: RunId, worker: WorkerId, bench: Bench) -> Station<Q> {
+    /// Creates a worker without tasks.
+    pub(super) fn new(queue: Q, run: RunId, worker: WorkerId, bench: Bench) -> Station<Q> {
         let book = Book::new(worker.clone(), crate::client::TRY_FOR)
             .only(run.clone(), |kind| matches!(kind, Kind::Put | Kind::Part(_)));
         Station { tasks: WorkerQueue::new(queue, run, worker, book, |line| tracing::warn!("{line}")), bench }
     }
 
-    /// Works until `over`; then finishes for a while what it has. Gives what it has stored.
-    pub async fn work(mut self, mut over: watch::Receiver<bool>) -> Served {
+    /// Works until `over` becomes true, then continues its tasks for a while. Returns the totals.
+    pub(super) async fn work(mut self, mut over: watch::Receiver<bool>) -> Served {
         let (tell, mut ended) = mpsc::unbounded_channel();
         let (mut tick, mut report) = (interval(TICK), interval(REPORT_EVERY));
         let (mut ends_at, mut is_denied) = (None, false);
@@ -292,7 +297,7 @@ impl<Q: Queue> Station<Q> {
                 _ = report.tick() => self.tasks.report(),
                 () = told(&mut over), if ends_at.is_none() => ends_at = Some(Instant::now() + DRAIN_MAX),
             }
-            // Whoever begins again has a client that tries again.
+            // The next start uses a new client, which tries again.
             if ends_at.is_none() && self.bench.is_refused() {
                 tracing::warn!("the store refuses what any file would need, or cannot be reached");
                 ends_at = Some(Instant::now() + DRAIN_MAX);
@@ -335,7 +340,7 @@ impl<Q: Queue> Station<Q> {
     }
 }
 
-/// Waits for the order to end. A closed channel is one, too.
+/// Waits for `over`. A closed channel counts as well.
 async fn told(over: &mut watch::Receiver<bool>) {
     let _ = over.wait_for(|over| *over).await;
 }

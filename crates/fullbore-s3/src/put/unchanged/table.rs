@@ -1,4 +1,4 @@
-//! The file in which a run notes for later ones which files it has read, and which ETags their objects had.
+//! The file in which a run records, for later runs, the files that it has read and the ETags of their objects.
 //!
 //! ```text
 //! magic and version    16 bytes
@@ -10,8 +10,8 @@
 //! CRC64-NVME            8 bytes   of all before, big endian
 //! ```
 //!
-//! There are no names of files in it. Each entry is true for ever: "the object of this key, while it has this ETag, has the
-//! content that the file had in this state". So an old table, or one of two that two runs wrote at once, only lacks entries.
+//! It contains no names of files. Each entry is true for ever: "while the object of this key has this ETag, it has the
+//! content that the file had in this state". So an old table, or one of two concurrent writes, only lacks entries.
 
 use std::io::{self, Write};
 
@@ -20,12 +20,12 @@ use fullbore_engine::files::identity::Identity;
 
 use crate::checksum::{Algorithm, Hasher};
 
-/// Entries of one table: 340 MB on the disk, and as much memory. A guess at the most files that somebody puts by one run; the
-/// plan of so many takes several times as much. Files beyond are read by each run.
-pub const ENTRIES_MAX: usize = 10_000_000;
+/// Maximum number of entries of a table: 340 MB on the disk, and as much memory. A guess at the most files in one run;
+/// their plan takes several times as much memory. Further files are read by each run.
+pub(super) const ENTRIES_MAX: usize = 10_000_000;
 
-/// An entry that no run has used for so long is left out: its file is gone, or is not put any more.
-pub const DAYS_MAX: u16 = 90;
+/// Age in days after which an unused entry is dropped: its file is gone, or is not uploaded any more.
+pub(super) const DAYS_MAX: u16 = 90;
 
 const MAGIC: &[u8; 16] = b"fullbore-files-1";
 
@@ -35,19 +35,20 @@ const KEY_BYTES: usize = 16;
 const STATE_END: usize = KEY_BYTES + 16;
 const ENTRY_BYTES: usize = STATE_END + 2;
 
-/// Bytes of the largest table.
-pub const TABLE_BYTES_MAX: u64 = (HEAD_BYTES + ENTRIES_MAX * ENTRY_BYTES + END_BYTES) as u64;
+/// Maximum size of a table, in bytes.
+pub(super) const TABLE_BYTES_MAX: u64 = (HEAD_BYTES + ENTRIES_MAX * ENTRY_BYTES + END_BYTES) as u64;
 
-/// What is known of one key.
+/// An entry: the state of one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Entry([u8; ENTRY_BYTES]);
 
 impl Entry {
-    /// The object of `key` has `etag`, and the content of a file of this identity; a run used this on `day`.
+    /// Creates an entry: the object of `key` has `etag` and the content of a file with this identity. A run used this
+    /// on `day`.
     pub fn new(key: &str, identity: &Identity, etag: &str, day: u16) -> Entry {
         let mut bytes = [0; ENTRY_BYTES];
         bytes[..KEY_BYTES].copy_from_slice(&key_hash(key));
-        // The identity has one length, so nothing of it can be taken for a part of the ETag.
+        // The identity has a fixed length, so none of it can be taken for a part of the ETag.
         let mut state = identity.to_bytes().to_vec();
         state.extend_from_slice(etag.as_bytes());
         bytes[KEY_BYTES..STATE_END].copy_from_slice(&Sha256::of(&state).as_bytes()[..STATE_END - KEY_BYTES]);
@@ -59,12 +60,12 @@ impl Entry {
         &self.0[..KEY_BYTES]
     }
 
-    /// Whether both are about the same key, file and ETag.
+    /// Whether both entries have the same key, file state and ETag.
     pub fn is_same(&self, other: &Entry) -> bool {
         self.0[..STATE_END] == other.0[..STATE_END]
     }
 
-    /// When it was used.
+    /// Day of the last use, in days since 1970.
     pub fn day(&self) -> u16 {
         u16::from_be_bytes([self.0[STATE_END], self.0[STATE_END + 1]])
     }
@@ -79,16 +80,16 @@ fn key_hash(key: &str) -> [u8; KEY_BYTES] {
 /// Why a table is not used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TableError {
-    /// It was cut, or changed.
+    /// The table is incomplete or damaged.
     #[error("the file is damaged")]
     Damaged,
-    /// It begins with something else.
+    /// The table has another magic or version.
     #[error("the file is of another version")]
     Version,
-    /// It was copied here.
+    /// The table belongs to another destination.
     #[error("the file is about another destination")]
     Foreign,
-    /// More than [`TABLE_BYTES_MAX`].
+    /// The table is larger than [`TABLE_BYTES_MAX`].
     #[error("the file is too large")]
     TooLarge,
 }
@@ -98,10 +99,11 @@ pub enum TableError {
 pub struct Table(Vec<Entry>);
 
 impl Table {
-    /// Reads the bytes of a file.
+    /// Parses a table.
     ///
     /// # Errors
-    /// [`TableError`]: it is not a table of this destination as this version writes it.
+    /// [`TableError::TooLarge`], [`TableError::Version`], [`TableError::Damaged`] or [`TableError::Foreign`], if it is
+    /// not a table of this version and destination.
     pub fn parse(bytes: &[u8], destination: &Sha256) -> Result<Table, TableError> {
         if bytes.len() as u64 > TABLE_BYTES_MAX {
             return Err(TableError::TooLarge);
@@ -125,21 +127,21 @@ impl Table {
         Ok(Table(entries.iter().copied().map(Entry).collect()))
     }
 
-    /// The entry of a key.
+    /// Returns the entry of a key.
     pub fn of(&self, key: &str) -> Option<&Entry> {
         let hash = key_hash(key);
         self.0.binary_search_by(|entry| entry.key().cmp(&hash)).ok().map(|at| &self.0[at])
     }
 
-    /// Puts these entries in the place of older ones of the same keys, and leaves out those that no run has used for long.
+    /// Merges new entries, which replace older ones of the same keys, and drops entries that no run has used for long.
     pub fn merge(&mut self, mut fresh: Vec<Entry>, today: u16) {
         fresh.sort();
-        // Twice in one run, by a plan with two files of one key, would be our mistake; either is true.
+        // Duplicates would come from a plan with two files of one key, which is a bug; either entry is true.
         fresh.dedup_by(|one, other| one.key() == other.key());
         let is_replaced = |entry: &Entry| fresh.binary_search_by(|new| new.key().cmp(entry.key())).is_ok();
         let is_old = |entry: &Entry| today.checked_sub(entry.day()).is_none_or(|days| days > DAYS_MAX);
         self.0.retain(|entry| !is_old(entry) && !is_replaced(entry));
-        // Those of this run come first where there is no room for all.
+        // Entries of this run have precedence if there is no room for all.
         fresh.truncate(ENTRIES_MAX);
         self.0.truncate(ENTRIES_MAX - fresh.len());
         self.0.append(&mut fresh);
@@ -151,10 +153,10 @@ impl Table {
         self.0.len()
     }
 
-    /// Writes what [`Table::parse`] reads.
+    /// Writes the table in the format of [`Table::parse`].
     ///
     /// # Errors
-    /// As `to`.
+    /// The error of the writer `to`, unchanged.
     pub fn write(&self, mut to: impl Write, destination: &Sha256) -> io::Result<()> {
         let mut hasher = Hasher::new(Algorithm::Crc64Nvme);
         let mut write = |bytes: &[u8]| {

@@ -1,4 +1,4 @@
-//! The reading half of a connection: answers go to the senders of their requests, with what was measured.
+//! The reading half of a connection: passes answers to the senders of the requests, with their timing.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,20 +11,20 @@ use super::in_flight::InFlight;
 use super::{CloseReason, Connection};
 use crate::http1::Event;
 
-/// Answers to requests that are not observed, after each of which the counters are read.
+/// Number of answers to unobserved requests after which the counters are read.
 const ANSWERS_PER_REFRESH: u64 = 32;
 
-/// Whether a connection can be used on.
+/// Whether a connection can continue to be used.
 enum More {
     Yes,
     No,
 }
 
 impl<S: Service> Connection<'_, S> {
-    /// Reads what is there and gives answers to the senders. `Some` ends the connection.
+    /// Reads available data and passes answers on. `Some` ends the connection.
     pub(super) async fn read(&mut self, inbox: &mut BytesMut) -> Option<CloseReason> {
         self.shared.options.sockets.memory.make_room(inbox);
-        // A limited read is as long as a burst: longer ones would have the others wait for it.
+        // Under a rate limit, one read is as long as a burst: the others would wait for a longer one.
         let most = self.shared.options.receive_limit.as_ref().map_or(READ_BYTES, |limit| limit.read_bytes(READ_BYTES));
         let filled = match self.connected.stream.read_into(inbox, most).await {
             Ok(filled) => filled,
@@ -33,7 +33,7 @@ impl<S: Service> Connection<'_, S> {
         self.received_bytes += filled.bytes as u64;
         self.shared.service.record(Measurement::Received(filled.bytes));
         if let Some(limit) = &self.shared.options.receive_limit {
-            // The kernel's receive window slows the server down while nothing is read.
+            // While nothing is read, the kernel's receive window slows the server down.
             tokio::time::sleep(limit.pay(filled.bytes as u64, Instant::now())).await;
             self.progress.1 = Instant::now();
         }
@@ -60,7 +60,7 @@ impl<S: Service> Connection<'_, S> {
                 Err(error) => return Some(self.broken(&error.to_string())),
             }
         }
-        // A server may announce the close at the head of an answer whose body still comes.
+        // A server may announce the close in the head of an answer whose body is still being received.
         if filled.end || (self.http.is_closing() && self.http.answering().is_none()) {
             return Some(match self.in_flight.front() {
                 None => CloseReason::Clean,
@@ -71,7 +71,7 @@ impl<S: Service> Connection<'_, S> {
         None
     }
 
-    /// A connection that was kept and is found dead is nobody's fault, once.
+    /// A kept connection that turns out to be dead is nobody's fault, once.
     pub(super) fn broken(&self, reason: &str) -> CloseReason {
         let nothing_came = self.in_flight.iter().all(|in_flight| in_flight.head.is_none());
         let quick = self.in_flight.front().is_some_and(|first| first.begun.elapsed() < Duration::from_secs(1));
@@ -82,8 +82,8 @@ impl<S: Service> Connection<'_, S> {
         CloseReason::Broken(reason.to_owned())
     }
 
-    /// Gives what has arrived of a streamed answer to its taker, and waits until that has room. `false`: the taker is
-    /// gone, and with it the request.
+    /// Passes the received part of a streamed answer to its taker, and waits until the taker has room. Returns false if
+    /// the taker has gone, and with it the request.
     async fn pass_on(&mut self, has_ended: bool) -> bool {
         let Some(front) = self.in_flight.front_mut() else { return true };
         let Some(stream) = front.request.expected.stream.clone() else { return true };
@@ -104,7 +104,7 @@ impl<S: Service> Connection<'_, S> {
                 return false;
             }
         }
-        // The taker's time is not the server's.
+        // The taker's delay is not the server's.
         self.progress.1 = Instant::now();
         true
     }
@@ -143,7 +143,7 @@ impl<S: Service> Connection<'_, S> {
         Ok(More::Yes)
     }
 
-    /// Answers the first request by a head alone: the rest of its answer is not read, which ends the connection.
+    /// Answers the first request by its head alone. The rest of the answer is not read, which ends the connection.
     fn cut(&mut self) -> More {
         if let Some(mut in_flight) = self.in_flight.pop_front() {
             in_flight.cut();
@@ -155,16 +155,17 @@ impl<S: Service> Connection<'_, S> {
     fn answer(&mut self, mut in_flight: InFlight<S>) {
         in_flight.end_piece();
         self.count(&in_flight.request, -1);
-        // An answer before the end of the body: nothing more of it is sent.
+        // An answer before the end of the request's body: the rest of the body is not sent.
         if self.in_flight.is_empty() {
             self.source_body = None;
         }
         let now = Instant::now();
-        // The server has all of it, and of those after it what was written.
+        // The server has this whole request, and the written part of those behind it.
         let behind = self.written().saturating_sub(in_flight.end);
         self.confirm(behind, now);
         let round_trip = Some(self.info.path_rtt()).filter(|time| !time.is_zero());
-        // The server's turn begins when it has the request, and has answered the one before; it ends with its first byte.
+        // The server's time begins when it has the request and has answered the one before. It ends with the first byte
+        // of the answer.
         let arrived = in_flight.written.map(|written| written + round_trip.unwrap_or_default());
         let from = in_flight.arrival.estimated(arrived).unwrap_or(now).max(self.last_answer);
         let began = in_flight.answering.unwrap_or(now);

@@ -1,4 +1,5 @@
-//! The kernel's counters of a connection: what has arrived at the server, and whether anything moves.
+//! Reads the kernel's counters of a connection: which requests have arrived at the server, and whether there is
+//! progress.
 
 use std::time::{Duration, Instant};
 
@@ -7,11 +8,11 @@ use super::in_flight::InFlight;
 use super::{CloseReason, Connection};
 use crate::tcp_info::TcpInfo;
 
-/// Bytes of a connection that moves nothing for this time are not counted as the path's any more: others need the room.
+/// Bytes of a connection without progress for this time do not count in the budget any more: others need the room.
 const STUCK: Duration = Duration::from_secs(2);
 
 impl<S: Service> Connection<'_, S> {
-    /// Reads the kernel's counters: which requests have arrived at the server.
+    /// Reads the kernel's counters, and records which requests have arrived at the server.
     pub(super) fn refresh_tcp_info(&mut self) {
         let info = match self.connected.tcp.read() {
             Some(info) => info,
@@ -31,7 +32,7 @@ impl<S: Service> Connection<'_, S> {
         }
     }
 
-    /// Of what was written no more than this is still on its way.
+    /// Removes delivered bytes from the budget. At most `under_way` bytes are still in flight.
     pub(super) fn confirm(&mut self, under_way: u64, now: Instant) {
         let arrived = self.unconfirmed.saturating_sub(under_way);
         if arrived > 0 {
@@ -40,7 +41,7 @@ impl<S: Service> Connection<'_, S> {
         }
     }
 
-    /// Checks whether anything moves. `Some` ends the connection.
+    /// Checks for progress. `Some` ends the connection.
     pub(super) fn check(&mut self) -> Option<CloseReason> {
         let now = Instant::now();
         let Shared { options, service, .. } = &**self.shared;
@@ -50,7 +51,7 @@ impl<S: Service> Connection<'_, S> {
             let idle = now.saturating_duration_since(self.last_answer) >= options.idle_timeout;
             return (idle || !self.is_usable()).then_some(CloseReason::Clean);
         };
-        // Large requests of senders that are gone are not worth their bytes.
+        // Large requests whose senders have gone are not worth their bytes.
         let is_abandoned = front.request.reply.is_closed()
             && self.in_flight.iter().all(|one| one.request.reply.is_closed() && !one.request.is_small());
         if is_abandoned && matches!(options.tolerance, Tolerance::Time { .. }) {
@@ -58,12 +59,12 @@ impl<S: Service> Connection<'_, S> {
         }
         self.refresh_tcp_info();
         let front = self.in_flight.front()?;
-        // A long answer is on the path once it has begun.
+        // A long answer that has begun is on the path, not at the server.
         let is_at_server = front.arrival.at().is_some() && front.answering.is_none();
         service.record(Measurement::Activity(if is_at_server { Activity::Server } else { Activity::Network }));
         let received = if front.request.expected.is_progress { self.info.bytes_received } else { 0 };
         let moved = self.info.bytes_acknowledged + received;
-        // What waits for its turn does not stall.
+        // A request that waits for its turn to be written is not a stall.
         let holds_nothing = self.info.in_kernel_bytes() == 0 && self.writer.waiting(&mut self.http) > 0;
         if moved != self.progress.0 || self.allowance.held_until(now).is_some() || holds_nothing {
             self.progress = (moved, now);

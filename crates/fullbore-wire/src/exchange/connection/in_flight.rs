@@ -1,4 +1,4 @@
-//! A request that was handed to a connection, and what has arrived of its answer.
+//! A request on a connection, and the received part of its answer.
 
 use std::time::Instant;
 
@@ -8,26 +8,26 @@ use super::super::{Expected, Request, Service};
 use crate::http1::ResponseHead;
 use crate::tcp_info::Arrival;
 
-/// Smaller pieces of an answer are joined: a server that sends single bytes would need a list of millions.
+/// Smaller pieces of an answer are joined: a server that sends single bytes would otherwise fill a list of millions.
 const PIECE_BYTES_MIN: usize = 16 << 10;
 
-/// A request that was queued_bytes to the connection.
+/// A request that was queued on the connection.
 pub(super) struct InFlight<S: Service> {
     pub request: Request<S>,
-    /// Where its last byte is, among all that were queued_bytes over.
+    /// Position of its last byte among all bytes queued on the connection.
     pub end: u64,
     pub begun: Instant,
-    /// When its last byte had been written.
+    /// Time at which its last byte was written.
     pub written: Option<Instant>,
-    /// When it had arrived at the server.
+    /// Time at which it arrived at the server.
     pub arrival: Arrival,
-    /// When its answer began.
+    /// Time at which its answer began.
     pub answering: Option<Instant>,
     pub head: Option<Box<ResponseHead>>,
     pub body: BytesMut,
     pub pieces: Vec<Bytes>,
     pub received_bytes: usize,
-    /// The taker of a streamed answer has its head.
+    /// Whether the taker of a streamed answer has its head.
     pub is_begun: bool,
     /// The rest of the answer is not read.
     pub is_cut: bool,
@@ -51,44 +51,44 @@ impl<S: Service> InFlight<S> {
         }
     }
 
-    /// Whether the answer is what was asked for, in pieces, and no error.
+    /// Whether the answer is a success and is returned in pieces.
     fn is_in_pieces(&self) -> bool {
         let Expected { in_pieces, stream, .. } = &self.request.expected;
         (*in_pieces || stream.is_some()) && self.head.as_deref().is_some_and(is_good)
     }
 
-    /// Whether the whole comes, where a part was asked for and so many bytes would be too many.
+    /// Whether the server ignores the range and sends the whole object, with more than `bytes` bytes.
     pub(super) fn ignores_range(&self, bytes: u64) -> bool {
         let expected = &self.request.expected;
         let is_whole = self.head.as_deref().is_some_and(|head| head.status == 200);
         expected.is_range && is_whole && bytes > expected.bytes_max as u64
     }
 
-    /// Gives up what has arrived of the body.
+    /// Drops the received part of the body.
     pub(super) fn cut(&mut self) {
         self.is_cut = true;
         self.body.clear();
         self.pieces.clear();
     }
 
-    /// Whether the body of the answer goes to its taker as it arrives.
+    /// Whether the body goes to its taker as it arrives.
     pub(super) fn is_streamed(&self) -> bool {
         self.request.expected.stream.is_some() && self.head.as_deref().is_some_and(is_good)
     }
 
-    /// What is to be passed on of a streamed body: all of it when it has ended.
+    /// Next part of a streamed body to pass on; everything left if it has ended.
     pub(super) fn take_streamed(&mut self, has_ended: bool) -> Vec<Bytes> {
         if !self.is_streamed() {
             return Vec::new();
         }
-        // Small pieces are gathered, and not the whole body.
+        // Small pieces are joined, but not the whole body.
         if has_ended || self.body.len() >= PIECE_BYTES_MIN {
             self.end_piece();
         }
         std::mem::take(&mut self.pieces)
     }
 
-    /// Bytes of the answer's body.
+    /// Appends bytes of the answer's body.
     pub(crate) fn push_body(&mut self, data: Bytes) {
         self.received_bytes += data.len();
         if !self.is_in_pieces() || data.len() < PIECE_BYTES_MIN {

@@ -1,4 +1,4 @@
-//! Bodies that are read from their source piece by piece, as the socket takes them.
+//! Request bodies that are read from their source piece by piece, as the socket accepts them.
 
 use std::io;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 use super::super::{ReadAt, Service};
 use super::{Connection, OUTGOING_BYTES};
 
-/// Bytes of a source read at once.
+/// Number of bytes read from a source at once.
 const PIECE_BYTES: u64 = 512 << 10;
 
 /// A body that is read from its source while it is sent.
@@ -22,7 +22,7 @@ pub(super) struct SourceBody {
 }
 
 impl<S: Service> Connection<'_, S> {
-    /// Has the next piece of a source read, if there is room for it.
+    /// Starts reading the next piece of a source if there is room for it.
     pub(super) fn read_source(&mut self) {
         let room = self.http.outgoing().len() < OUTGOING_BYTES;
         let Some(body) = self.source_body.as_mut().filter(|body| room && body.reading.is_none()) else { return };
@@ -35,7 +35,7 @@ impl<S: Service> Connection<'_, S> {
         }));
     }
 
-    /// A piece was read.
+    /// Queues a piece that was read.
     pub(super) fn source_read(&mut self, piece: io::Result<Bytes>) -> Result<(), String> {
         let Some(body) = &mut self.source_body else { return Ok(()) };
         let piece = piece.map_err(|error| format!("cannot read the file: {error}"))?;
@@ -48,7 +48,7 @@ impl<S: Service> Connection<'_, S> {
         if done {
             self.source_body = None;
         }
-        // The server may have answered before it had all of it; then nothing more is sent.
+        // The server may have answered before it had the whole body; then the rest is not sent.
         match self.http.body(tag, piece).and_then(|()| if done { self.http.body_end(tag) } else { Ok(()) }) {
             Ok(()) => Ok(()),
             Err(_) if self.http.is_closing() => Ok(()),
@@ -57,7 +57,7 @@ impl<S: Service> Connection<'_, S> {
     }
 }
 
-/// The piece that is being read; without one never.
+/// Waits for the piece being read; never returns if there is none.
 pub(super) async fn piece(reading: Option<&mut JoinHandle<io::Result<Bytes>>>) -> io::Result<Bytes> {
     match reading {
         Some(reading) => reading.await.unwrap_or_else(|error| Err(io::Error::other(error))),

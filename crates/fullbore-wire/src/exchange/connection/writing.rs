@@ -1,4 +1,4 @@
-//! What is queued_bytes to the kernel, and when: as much as TCP can send, and little that waits there.
+//! How many bytes are given to the kernel, and when: as many as TCP can send, with few that wait there.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -15,11 +15,11 @@ use crate::http1::Http1;
 use crate::stream::Stream;
 use crate::tcp_info::TcpInfo;
 
-/// Bytes of one record of TLS (RFC 8446, section 5.1), and pieces that are joined to fill it.
+/// Size of a TLS record in bytes (RFC 8446, section 5.1); smaller pieces are joined to fill it.
 const RECORD_BYTES: usize = 16 << 10;
 const JOINED_PIECE_BYTES: usize = 4 << 10;
 
-/// What ended a wait.
+/// Result of a wait.
 pub(super) enum Wakeup {
     Written,
     Readable,
@@ -30,9 +30,9 @@ pub(super) enum Wakeup {
     Timer,
 }
 
-/// The state of writing to a stream.
+/// State of writing to a stream.
 pub(super) struct Writer {
-    /// Small pieces, joined: each call makes a record of TLS, and many records are many bytes.
+    /// Small pieces, joined: each write makes a TLS record, and each record costs extra bytes.
     pub joined: BytesMut,
     pub flushed: bool,
 }
@@ -43,18 +43,18 @@ impl Default for Writer {
     }
 }
 
-/// What may be written now.
+/// How much may be written now.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WriteAllowance {
-    /// Bytes at most.
+    /// Maximum number of bytes.
     pub bytes: u64,
-    /// Bytes of them that need no room in the budget.
+    /// Number of these bytes that need no room in the budget.
     pub free: u64,
 }
 
 impl WriteAllowance {
-    /// For requests that are observed, within `limit`: what TCP can send at once, and some that waits in the kernel. TLS
-    /// takes what it is given, so that a slow path is given little.
+    /// Allowance for observed requests, within `limit`: what TCP can send at once, and some bytes to wait in the
+    /// kernel. TLS accepts any amount, so a slow path is given little.
     pub(super) fn observed(info: &TcpInfo, limit: u64, pipelining: Pipelining) -> WriteAllowance {
         let (sendable, unsent) = (sendable(info), u64::from(info.unsent_bytes));
         let bytes = limit.min((unsent_allowed(info) + sendable).saturating_sub(unsent));
@@ -63,14 +63,14 @@ impl WriteAllowance {
     }
 }
 
-/// Bytes that the kernel would send at once.
+/// Number of bytes that the kernel would send at once.
 fn sendable(info: &TcpInfo) -> u64 {
     info.congestion_window_bytes().saturating_sub(info.under_way_bytes())
 }
 
-/// Bytes that may wait unsent in the kernel, as far as the budget of all sockets goes. On a slow path half a second of
-/// it, so that a slow uplink is not taken for a stalled one; before anything is measured, as little as on the slowest.
-/// On fast paths also twice the congestion window, or slow start would find nothing to send.
+/// Number of unsent bytes that may wait in the kernel, within the budget. On a slow path it is half a second's worth,
+/// so that a slow uplink is not taken for a stalled one. Before anything is measured, it is as little as on the slowest
+/// path. On fast paths it is at least twice the congestion window; otherwise slow start would find nothing to send.
 fn unsent_allowed(info: &TcpInfo) -> u64 {
     const LEAST: u64 = 4 << 10;
     const SLOW_BYTES_PER_S: u64 = 64 << 10;
@@ -80,9 +80,10 @@ fn unsent_allowed(info: &TcpInfo) -> u64 {
     }
 }
 
-/// Whether a request after this silence would send a burst that the path's buffers may not hold: a window that many
-/// round trips have opened goes out at once. Measurement: 10 MB to ten servers over connections that had just carried as
-/// much, 100 ms: in five runs of eight segments were lost, up to one in ten, and they took 1.2 to 1.8 s; paced 0.65 s.
+/// Whether a request after this silence would send a burst that the path's buffers may not hold. A congestion window
+/// that grew over many round trips would go out at once. Measured with 10 MB to ten servers at 100 ms, over connections
+/// that had just carried as much. In five of eight runs segments were lost, up to one in ten, and they took 1.2 to 1.8
+/// s; paced runs took 0.65 s.
 pub(super) fn is_burst(info: &TcpInfo, silence: Duration) -> bool {
     const LEAST_RTT: Duration = Duration::from_millis(10);
     const LEAST_SEGMENTS: u32 = 80;
@@ -91,12 +92,12 @@ pub(super) fn is_burst(info: &TcpInfo, silence: Duration) -> bool {
 }
 
 impl Writer {
-    /// Bytes that wait to be written.
+    /// Number of bytes that wait to be written.
     pub(super) fn waiting(&self, http: &mut Http1) -> u64 {
         (self.joined.len() + http.outgoing().len()) as u64
     }
 
-    /// Writes what is allowed (`None`: nothing now) as far as the budget goes, or waits until something can be read.
+    /// Writes allowed bytes (`None`: none now) as far as the budget permits, or waits until data can be read.
     pub(crate) async fn write_or_wait(
         &mut self,
         stream: &mut Stream,
@@ -127,7 +128,7 @@ impl Writer {
                         self.flushed = false;
                         return Poll::Ready(Ok((written, Wakeup::Written)));
                     }
-                    // A refusal may have come before all of it was taken: it is read first.
+                    // The server may have refused before it accepted all bytes: read the refusal first.
                     Poll::Ready(Err(error)) => match stream.poll_readable(cx) {
                         Poll::Ready(Ok(())) => return Poll::Ready(Ok((0, Wakeup::Readable))),
                         _ => return Poll::Ready(Err(error)),

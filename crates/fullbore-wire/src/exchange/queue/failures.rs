@@ -1,4 +1,4 @@
-//! What follows when connections cannot be made, break or end.
+//! Reactions to connections that cannot be opened, break or end.
 
 use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
@@ -7,22 +7,22 @@ use super::super::connection::CloseReason;
 use super::super::{Cause, Service, Tolerance, Unreachable};
 use super::{Queue, State};
 
-/// The longest wait between attempts to connect.
+/// Longest wait between attempts to connect.
 const CONNECT_BACKOFF_MAX: Duration = Duration::from_secs(4);
 
-/// What follows a connection, or an attempt to connect.
+/// What a task does after the end of a connection, or of an attempt to connect.
 #[derive(Debug, PartialEq, Eq)]
 pub(in super::super) enum Reconnect {
-    /// This number of connections is to be opened in its place; they are counted already.
+    /// Open this number of connections instead; they are counted already.
     Open(usize),
-    /// Another attempt after this wait.
+    /// Try again after this time.
     Wait(Duration),
-    /// None: the server was given up just now.
+    /// Nothing: the server has just been given up.
     GivenUp(Unreachable),
 }
 
 impl<S: Service> Queue<S> {
-    /// A connection is there.
+    /// Records a new connection.
     pub(crate) fn connected(&self) {
         let mut state = self.state();
         state.connected += 1;
@@ -31,12 +31,12 @@ impl<S: Service> Queue<S> {
         }
     }
 
-    /// No connection could be made, within its limit or at all.
+    /// Records a failed attempt to connect; `timed_out` if it exceeded its limit.
     pub(crate) fn not_connected(&self, reason: Unreachable, timed_out: bool, now: Instant) -> Reconnect {
         let mut state = self.state();
         let attempts = self.failed(&mut state, now);
         let is_over = match self.tolerance {
-            // A server that refuses further connections serves over those that there are.
+            // A server that refuses further connections still serves the existing ones.
             Tolerance::Time { first, later } => {
                 let since = state.failing_since.map_or(now, |(since, _)| since);
                 let limit = if state.answered { later } else { first };
@@ -53,7 +53,7 @@ impl<S: Service> Queue<S> {
         Reconnect::Wait(self.wait(attempts))
     }
 
-    /// A connection ended; `was_idle` when it had nothing in flight.
+    /// Records the end of a connection; `was_idle` if nothing was in flight on it.
     pub(crate) fn closed(&self, ended: CloseReason, was_idle: bool, now: Instant) -> Reconnect {
         let mut state = self.state();
         state.connections -= 1;
@@ -62,7 +62,7 @@ impl<S: Service> Queue<S> {
             state.idle = state.idle.saturating_sub(1);
         }
         if state.is_closed {
-            // One call may have been for several connections.
+            // One wake-up may have stood for several connections.
             self.arrived.notify_one();
         }
         let (attempts, reason) = match (self.tolerance, ended) {
@@ -83,7 +83,7 @@ impl<S: Service> Queue<S> {
         Reconnect::Wait(self.wait(attempts))
     }
 
-    /// Another failure in a row; how many there are.
+    /// Counts a further consecutive failure, and returns their number.
     fn failed(&self, state: &mut State<S>, now: Instant) -> u32 {
         let (since, attempts) = state.failing_since.unwrap_or((now, 0));
         state.failing_since = Some((since, attempts + 1));
@@ -94,7 +94,7 @@ impl<S: Service> Queue<S> {
         (self.connect_backoff * 2_u32.pow(attempts.clamp(1, 9) - 1)).min(CONNECT_BACKOFF_MAX)
     }
 
-    /// A task ends; with a reason the server is given up.
+    /// Ends a task; with a reason, gives the server up.
     fn ends(&self, state: MutexGuard<'_, State<S>>, reason: Option<Unreachable>) -> Reconnect {
         drop(state);
         let Some(reason) = reason else { return Reconnect::Open(0) };
@@ -102,7 +102,7 @@ impl<S: Service> Queue<S> {
         Reconnect::GivenUp(reason)
     }
 
-    /// Gives the server up. Dropping the replies tells all senders.
+    /// Gives the server up. Dropping the reply channels informs all senders.
     pub(crate) fn give_up(&self, reason: Unreachable) {
         let mut state = self.state();
         self.given_up.send_replace(Some(reason));
@@ -116,7 +116,7 @@ impl<S: Service> Queue<S> {
     }
 
     pub(crate) async fn until_given_up(&self) {
-        // The sender is here: it ends after us.
+        // The sender belongs to `self`, so it outlives this wait.
         let _ = self.given_up.subscribe().wait_for(Option::is_some).await;
     }
 }
