@@ -399,7 +399,7 @@ fn known(request: Message, content: &[u8]) -> Message {
 }
 
 #[test]
-fn files_of_which_less_is_known() {
+fn files_with_weaker_hashes_or_none_are_fetched_too() {
     let (root, server) = server();
     let content = content_of("noise", 300_000);
     put(root.path(), "a", &content, 1_700_000_000);
@@ -464,7 +464,7 @@ fn what_cannot_be_done_is_told_and_the_next_request_is_served() {
         (apt.request("gopher://h/x", "x"), "gopher"),
         (apt.request("http://socks/x", "x"), "socks5h"),
         (apt.request("http://h h/x", "x"), "h h"),
-        (Message::new(600, "URI Acquire").with("URI", &uri), "no file to write to"),
+        (Message::new(600, "URI Acquire").with("URI", &uri), "no file name to write to"),
         (known(apt.request(&uri, "none/x"), b"text"), "none"),
         (apt.request(&uri, "none/x"), "none"),
         (apt.request(&format!("{}/../b", server.url()), "x"), "b"),
@@ -534,7 +534,7 @@ fn the_end_of_apt_leaves_what_can_be_resumed() {
 }
 
 #[test]
-fn two_mirrors_and_the_newest_release() {
+fn the_newest_release_of_two_mirrors_is_taken() {
     let hour = |hour: u32, more: &str| {
         signed(&format!("Suite: s\nDate: Sat, 10 Feb 2024 {hour:02}:00:00 UTC\nX-Note: {more}\n"))
     };

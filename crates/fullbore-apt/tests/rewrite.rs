@@ -123,7 +123,7 @@ fn frames(path: &Path) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn every_form_into_every_form_on_one_and_on_several_cores() {
+fn every_form_becomes_every_form_on_one_and_on_several_cores() {
     let directory = tempfile::tempdir().expect("a directory for temporaries");
     let random = &mut Random::new(1, "forms");
     let mut index = lines(random, 7_000);
@@ -319,7 +319,7 @@ fn a_bomb_is_read_no_further_than_it_must_be() {
 }
 
 #[test]
-fn paths_that_cannot_be_read_or_written() {
+fn paths_that_cannot_be_read_or_written_are_named() {
     let directory = tempfile::tempdir().expect("a directory for temporaries");
     let good = foreign(directory.path(), "good", Form::Plain, b"text\n");
     let no_edits = Edits::default();
@@ -355,7 +355,7 @@ fn a_disk_that_is_full_leaves_nothing_visible() {
 
 /// What the next test kills.
 #[test]
-fn killed() {
+fn this_process_rewrites_files_until_it_is_killed() {
     let Some(directory) = std::env::var_os("FULLBORE_TEST_KILLED") else { return };
     let directory = Path::new(&directory);
     for round in 0.. {
@@ -389,7 +389,10 @@ fn who_is_killed_leaves_whole_files_and_a_hidden_one() {
     }
     for _ in 0..5 {
         let mut command = Command::new(std::env::current_exe().expect("this program"));
-        command.args(["--exact", "killed"]).env("FULLBORE_TEST_KILLED", directory.path()).stdout(Stdio::null());
+        command
+            .args(["--exact", "this_process_rewrites_files_until_it_is_killed"])
+            .env("FULLBORE_TEST_KILLED", directory.path())
+            .stdout(Stdio::null());
         fullbore_testkit::faults::kill_at_random(&mut command, random, Duration::from_millis(400)).expect("runs");
         for form in FORMS {
             let new = named(directory.path(), "new", form);
@@ -439,7 +442,7 @@ fn a_table_that_lies_is_not_believed() {
 }
 
 #[test]
-fn texts_that_are_no_lines() {
+fn texts_that_are_no_lines_are_rewritten_too() {
     let directory = tempfile::tempdir().expect("a directory for temporaries");
     let noise: Vec<u8> =
         (0..900_000_u32).map(|i| (i.wrapping_mul(2654435761) >> 11) as u8).filter(|byte| *byte != b'\n').collect();
@@ -493,7 +496,10 @@ proptest! {
 
     /// Any content and any edits, several times: what comes out is what the reference says, for all.
     #[test]
-    fn like_the_reference(seed: u64, form in prop::sample::select(&FORMS[..]), count in 0..30_000_usize, places in 0..40_usize, threads in 1..4_usize) {
+    fn results_equal_those_of_the_reference(
+        seed: u64, form in prop::sample::select(&FORMS[..]), count in 0..30_000_usize, places in 0..40_usize,
+        threads in 1..4_usize,
+    ) {
         let directory = tempfile::tempdir().expect("a directory for temporaries");
         let random = &mut Random::new(seed, "reference");
         let mut index = lines(random, count);

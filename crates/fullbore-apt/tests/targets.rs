@@ -129,7 +129,7 @@ fn same(name: &str, sources: &str, settings: &str) {
 }
 
 #[test]
-fn sources_of_a_plain_system() {
+fn sources_of_a_plain_system_have_apts_targets() {
     let sources = "Types: deb deb-src\nURIs: http://mirror.example.org/debian\nSuites: bookworm bookworm-updates\nComponents: main contrib\n";
     same("a.sources", sources, "");
     same(
@@ -145,7 +145,7 @@ fn sources_of_a_plain_system() {
 }
 
 #[test]
-fn options_of_a_source() {
+fn options_of_a_source_change_targets_as_in_apt() {
     same(
         "a.sources",
         "Types: deb deb-src\nURIs: http://[::1]:8080/a_b/ https://u:p@h/x~y\nSuites: sid\nComponents: main\nArchitectures: i386 arm64\n\
@@ -162,7 +162,7 @@ fn options_of_a_source() {
 }
 
 #[test]
-fn flat_repositories() {
+fn flat_repositories_have_apts_targets() {
     same(
         "a.list",
         "deb http://h/flat ./\ndeb-src http://h/flat/ ./\ndeb http://h/other /\ndeb [Contents-deb=yes] http://h/third a/b/\n",

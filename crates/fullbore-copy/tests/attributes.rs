@@ -13,7 +13,7 @@ use fullbore_copy::session::Event;
 use fullbore_copy::wire::{Account, Message, Owner};
 use pair::disk::Disk;
 use pair::scene::{Scene, file, list};
-use pair::{Ends, Step, options};
+use pair::{Pair, Step, options};
 use rustix::fs::XattrFlags;
 use tempfile::TempDir;
 
@@ -43,7 +43,7 @@ fn acl(path: &Path) -> String {
 /// Copies, with nothing to complain of.
 fn copy(source: &Path, target: &Path, options: &Options) -> Account {
     let tell = |event: Event| assert!(!matches!(event, Event::Problem(_)), "{event:?}");
-    Ends::new(source, target, options).run_and_tell(|_| Step::Pass, &tell).unwrap()
+    Pair::new(source, target, options).run_and_tell(|_| Step::Pass, &tell).unwrap()
 }
 
 fn is_at_rest(account: &Account) -> bool {
@@ -145,7 +145,7 @@ fn bookkeeping_of_file_systems_is_neither_sent_nor_taken() {
         }
         Step::Pass
     };
-    assert!(Ends::new(&source, &target, &options()).run(look));
+    assert!(Pair::new(&source, &target, &options()).run(look));
     assert_eq!(sent, [&b"trusted.overlay.opaque"[..], b"user.any"]);
     // A sender that sends them all the same; directories take the way of those that are there.
     let mut entries =
@@ -252,7 +252,7 @@ fn an_unfinished_file_is_closed_to_the_group_that_it_has_meanwhile() {
             }
             Step::Pass
         };
-        assert!(Ends::new(&source, &target, &Options { threads: 1, ..options() }).run(look));
+        assert!(Pair::new(&source, &target, &Options { threads: 1, ..options() }).run(look));
         assert!(seen > 0 && open.is_empty(), "{seen} {open:x?}");
         for (name, mode) in names {
             let status = fs::metadata(target.join(name)).unwrap();

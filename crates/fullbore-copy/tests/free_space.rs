@@ -111,7 +111,7 @@ fn a_copy_that_cannot_fit_stops_where_it_can_resume() {
         script.hear("room looked at", 3, is_account);
         script.say(list(3, "", vec![file("too-large", 30 << 20)]));
     });
-    assert!(matches!(*error, CopyError::Disk(_)) && error.to_string().contains("more bytes are needed"), "{error}");
+    assert!(matches!(*error, CopyError::Disk(_)) && error.to_string().contains(" more is needed"), "{error}");
     assert_eq!(fs::read(disk.path.join("first")).unwrap(), b"abc");
     for name in [".fullbore-copy", ".big.fullbore-part", ".big.fullbore-blocks"] {
         assert!(disk.path.join(name).exists(), "{name}: the next run has nothing to go on with");

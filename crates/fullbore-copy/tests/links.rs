@@ -12,7 +12,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use fullbore_copy::options::Options;
 use fullbore_copy::session::Event;
 use fullbore_copy::wire::Account;
-use pair::{Ends, Step, options};
+use pair::{Pair, Step, options};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
@@ -60,7 +60,7 @@ fn partition(root: &Path, names: &[&str]) -> Vec<usize> {
 
 fn copy(source: &Path, target: &Path, options: &Options) -> Account {
     let tell = |event: Event| assert!(!matches!(event, Event::Problem(_)), "{event:?}");
-    Ends::new(source, target, options).run_and_tell(|_| Step::Pass, &tell).unwrap()
+    Pair::new(source, target, options).run_and_tell(|_| Step::Pass, &tell).unwrap()
 }
 
 fn changes(account: &Account) -> (u64, u64, u64, u64) {
@@ -113,7 +113,7 @@ proptest! {
         if is_cut {
             // The connection breaks somewhere; the next run does the rest.
             let mut left = cut;
-            Ends::new(&source, &target, &options).run(|_| {
+            Pair::new(&source, &target, &options).run(|_| {
                 left = left.saturating_sub(1);
                 if left == 0 { Step::Cut } else { Step::Pass }
             });

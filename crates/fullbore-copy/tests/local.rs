@@ -184,7 +184,7 @@ fn what_has_come_gets_its_names_while_the_rest_is_on_its_way() {
         let mut names = fs::read_dir(&target).unwrap().map(|entry| entry.unwrap().file_name());
         names.any(|name| !name.as_encoded_bytes().starts_with(b"."))
     };
-    let all_came = pair::Ends::new(&source, &target, &options).run(|message| {
+    let all_came = pair::Pair::new(&source, &target, &options).run(|message| {
         if !message.is_data() || come < 24 << 20 {
             come += message.content_bytes();
             return pair::Step::Pass;

@@ -12,7 +12,7 @@ use std::sync::Mutex;
 use fullbore_copy::options::{Compress, Options};
 use fullbore_copy::session::Event;
 use fullbore_copy::wire::{Account, Message, ProblemKind};
-use pair::{Ends, Step, equal, options, tree};
+use pair::{Pair, Step, equal, options, tree};
 use tempfile::TempDir;
 
 /// A source with one of everything, and an empty destination.
@@ -47,7 +47,7 @@ fn copy(source: &Path, target: &Path, options: &Options) -> Sent {
         }
         Step::Pass
     };
-    let account = Ends::new(source, target, options).run_and_tell(look, &|event| events.lock().unwrap().push(event));
+    let account = Pair::new(source, target, options).run_and_tell(look, &|event| events.lock().unwrap().push(event));
     let events = events.into_inner().unwrap();
     Sent { account: account.expect("the copy came to its end"), events, ..sent }
 }
@@ -114,7 +114,7 @@ fn hashes_follow_the_answer_that_announces_them() {
         Step::Pass
     };
     let checksum = Options { checksum: true, ..options() };
-    assert!(Ends::new(&source, &target, &checksum).run(look));
+    assert!(Pair::new(&source, &target, &checksum).run(look));
     assert_eq!((early, compared >= 2000), (vec![], true), "{compared}");
 }
 
@@ -169,7 +169,7 @@ fn what_is_on_the_destinations_disk_goes_at_the_source_and_nothing_else() {
         }
         Step::Pass
     };
-    assert!(Ends::new(&source, &target, &removing).run(look));
+    assert!(Pair::new(&source, &target, &removing).run(look));
     let mut left = Vec::new();
     for directory in [source.clone(), source.join("dir"), source.join("dir/sub")] {
         left.extend(fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).filter(|path| !path.is_dir()));
@@ -229,7 +229,7 @@ fn a_big_file_that_ends_in_a_hole_and_changes_meanwhile_is_told_of() {
     };
     // One reader: where there are two, one of them may read a block until the other one has seen the hole.
     let alone = Options { threads: 1, ..options() };
-    Ends::new(&source, &target, &alone).run_and_tell(look, &tell).unwrap();
+    Pair::new(&source, &target, &alone).run_and_tell(look, &tell).unwrap();
     let changed = changed.into_inner().unwrap();
     // Told once, and heard of by the receiver.
     assert_eq!(changed, vec![(ProblemKind::Changed, b"sparse".to_vec()); changed.len()]);
@@ -242,9 +242,9 @@ fn a_source_that_is_the_destination_keeps_all_it_has() {
     symlink("big", source.join("link")).unwrap();
     fs::hard_link(source.join("big"), source.join("dir/again")).unwrap();
     let copy = tempfile::tempdir().unwrap();
-    Ends::new(&source, copy.path(), &options()).run(|_| Step::Pass);
+    Pair::new(&source, copy.path(), &options()).run(|_| Step::Pass);
     let removing = Options { remove_source_files: true, ..options() };
-    assert!(Ends::new(&source, &source, &removing).run(|_| Step::Pass));
+    assert!(Pair::new(&source, &source, &removing).run(|_| Step::Pass));
     equal(&source, copy.path());
 }
 
@@ -317,7 +317,7 @@ fn copy_while(
         change(message);
         Step::Pass
     };
-    Ends::new(source, target, &Options { threads: 1, ..options() }).run_and_tell(look, &tell).unwrap();
+    Pair::new(source, target, &Options { threads: 1, ..options() }).run_and_tell(look, &tell).unwrap();
     problems.into_inner().unwrap()
 }
 
@@ -411,9 +411,9 @@ fn paths_longer_than_the_system_takes_are_problems_of_their_own() {
         Step::Pass
     };
     let options = Options { delete: true, tell_names: true, ..options() };
-    assert!(Ends::new(&source, &target, &options).run(look));
+    assert!(Pair::new(&source, &target, &options).run(look));
     assert_eq!(deleted.into_inner().unwrap(), 1);
-    assert!(Ends::new(&source, &target, &options).run(|_| Step::Pass));
+    assert!(Pair::new(&source, &target, &options).run(|_| Step::Pass));
 }
 
 #[test]
@@ -443,7 +443,7 @@ fn a_disk_with_an_arm_is_read_in_the_order_of_inodes() {
         }
         Step::Pass
     };
-    assert!(Ends::new(&source, &target, &options).on_an_arm().run(look));
+    assert!(Pair::new(&source, &target, &options).on_an_arm().run(look));
     let listed = listed.into_inner().unwrap();
     assert!(listed.iter().map(|(_, name)| name).eq(by_inode.iter().map(|(_, name)| name)), "{listed:?}");
     let read: Vec<u64> = read.into_inner().unwrap();

@@ -13,7 +13,7 @@ use std::time::Instant;
 use fullbore_copy::options::Options;
 use fullbore_copy::wire::Message;
 use pair::scene::LONG;
-use pair::{Ends, Step, equal, options, tree};
+use pair::{Pair, Step, equal, options, tree};
 
 /// A small generator of numbers (splitmix64), so that a failure can be repeated.
 struct Random(u64);
@@ -34,7 +34,7 @@ type Piece = (Vec<u8>, u64);
 /// One run, cut at this message of those that are seen while the destination has a part of the big file.
 fn cut_in_the_middle(source: &Path, target: &Path, at: u64) {
     let mut seen = 0;
-    Ends::new(source, target, &options()).run(|_| {
+    Pair::new(source, target, &options()).run(|_| {
         seen += u64::from(target.join(".big.fullbore-part").exists());
         if seen >= at { Step::Cut } else { Step::Pass }
     });
@@ -47,7 +47,7 @@ fn run(source: &Path, target: &Path, cut_after: u64, acknowledged: &mut HashSet<
     let mut bytes = 0;
     let mut again = Vec::new();
     let options = options();
-    let ended = Ends::new(source, target, &options).run(|message| {
+    let ended = Pair::new(source, target, &options).run(|message| {
         let mut sent = |sequence, pieces: Vec<Piece>, length: usize| {
             again.extend(pieces.iter().filter(|piece| acknowledged.contains(*piece)).cloned());
             under_way.push((sequence, pieces));
@@ -161,7 +161,7 @@ fn unflushed_data_of_another_boot_is_never_trusted() {
     // Length and time are on the disk, the data is not.
     leave_part(&source, &target, "9", &[0; 6300]);
     let early = options();
-    assert!(!Ends::new(&source, &target, &early).run(|_| Step::Cut));
+    assert!(!Pair::new(&source, &target, &early).run(|_| Step::Cut));
     assert!(target.join("dir/sub/.9.fullbore-part").exists() && target.join(".fullbore-copy").exists());
     assert!(run(&source, &target, u64::MAX, &mut HashSet::new()));
     equal(&source, &target);
@@ -235,7 +235,7 @@ fn files_a_torn_run_did_not_read_back_are_read_back_by_the_next() {
         fs::write(earlier.join(number.to_string()), "finished").unwrap();
     }
     assert!(
-        Ends::new(
+        Pair::new(
             &earlier,
             &{
                 let path = target.join("dir/earlier");
@@ -249,7 +249,7 @@ fn files_a_torn_run_did_not_read_back_are_read_back_by_the_next() {
     until_the_clock_ticks(directory.path());
     let verifying = Options { verify: true, ..options() };
     let mut records = 0;
-    let ended = Ends::new(&source, &target, &verifying).run(|message| {
+    let ended = Pair::new(&source, &target, &verifying).run(|message| {
         records += u32::from(matches!(message, Message::Acknowledge { .. }));
         if records == 4 { Step::Cut } else { Step::Pass }
     });
@@ -271,7 +271,7 @@ fn files_a_torn_run_did_not_read_back_are_read_back_by_the_next() {
         }
         Step::Pass
     };
-    let account = Ends::new(&source, &target, &verifying).run_and_tell(look, &|_| {}).unwrap();
+    let account = Pair::new(&source, &target, &verifying).run_and_tell(look, &|_| {}).unwrap();
     equal(&source, &target);
     let not_compared = named.iter().filter(|path| {
         let path = path.strip_prefix(&target).unwrap().to_str().unwrap();
@@ -291,7 +291,7 @@ fn a_run_that_ends_while_it_reads_back_is_not_finished() {
     fs::create_dir(&target).unwrap();
     let options = Options { verify: true, group_time_ms: 1, ..options() };
     let until = Instant::now() + LONG;
-    let ended = Ends::new(&source, &target, &options).run(|message| {
+    let ended = Pair::new(&source, &target, &options).run(|message| {
         if matches!(message, Message::Finish { .. }) {
             // It may have been said before the last content came.
             if !target.join("dir/medium").exists() && Instant::now() < until {
@@ -302,7 +302,7 @@ fn a_run_that_ends_while_it_reads_back_is_not_finished() {
         Step::Pass
     });
     assert!(!ended && target.join(".fullbore-copy").exists());
-    assert!(Ends::new(&source, &target, &options).run(|_| Step::Pass));
+    assert!(Pair::new(&source, &target, &options).run(|_| Step::Pass));
     assert!(!target.join(".fullbore-copy").exists());
     equal(&source, &target);
 }

@@ -545,7 +545,7 @@ fn the_largest_file_limits_a_hundred_workers() {
 }
 
 #[test]
-fn a_hundred_workers_behind_twenty_mirrors() {
+fn a_hundred_workers_behind_twenty_mirrors_are_near_the_ideal_time() {
     let outcome = simulate("twenty mirrors", Scene { mirrors: 20, ..Scene::new(100) }, archive_tasks());
     // 46 s, because the largest file comes over one connection at a quarter of its mirror's rate.
     assert!(outcome.ratio < 1.35, "{}", outcome.ratio);

@@ -64,7 +64,7 @@ fn torture(directory: &Path, compressor: &str) -> PathBuf {
 }
 
 #[test]
-fn torture_package_with_every_compressor() {
+fn the_torture_package_unpacks_with_every_compressor() {
     let directory = tempfile::tempdir().unwrap();
     for compressor in ["xz", "gzip", "zstd", "none"] {
         let deb = torture(directory.path(), compressor);
@@ -74,7 +74,7 @@ fn torture_package_with_every_compressor() {
 
 /// Of a directory that several packages bring, the first in the order decides, whoever was faster.
 #[test]
-fn shared_directories_and_no_md5sums() {
+fn the_first_package_decides_the_mode_of_a_shared_directory() {
     let directory = tempfile::tempdir().unwrap();
     let mut debs = Vec::new();
     for (at, mode) in [0o755, 0o700, 0o750, 0o711, 0o775].into_iter().enumerate() {
@@ -95,7 +95,7 @@ fn shared_directories_and_no_md5sums() {
 /// Many packages, many threads, and names on which they meet: links against directories, one file
 /// taken over by another package, directories of different modes.
 #[test]
-fn many_threads_and_many_meetings() {
+fn packages_that_share_names_unpack_alike_with_any_threads() {
     let directory = tempfile::tempdir().unwrap();
     let mut debs = Vec::new();
     for number in 0..40_u32 {
@@ -128,7 +128,7 @@ fn many_threads_and_many_meetings() {
 }
 
 #[test]
-fn multi_arch_same() {
+fn multi_arch_same_packages_unpack_as_by_dpkg() {
     let directory = tempfile::tempdir().unwrap();
     let fields = "Architecture: amd64\nMulti-Arch: same\n";
     let deb = Tree::new("libm", "1", fields)
@@ -142,7 +142,7 @@ fn multi_arch_same() {
 
 /// A diversion of the administrator's, and one for a package; overrides of owner and mode.
 #[test]
-fn diversions_and_statoverrides() {
+fn diversions_and_statoverrides_count_as_with_dpkg() {
     let directory = tempfile::tempdir().unwrap();
     let a = Tree::new("a", "1", "")
         .file("usr/bin/local", "local")
@@ -163,7 +163,7 @@ fn diversions_and_statoverrides() {
 
 /// `/bin` and `/lib` are links, and packages bring files by either name.
 #[test]
-fn merged_usr() {
+fn packages_unpack_into_a_merged_usr_as_by_dpkg() {
     let directory = tempfile::tempdir().unwrap();
     let a = Tree::new("a", "1", "").file("bin/a", "a").file("lib/x/a", "a").build(directory.path(), "gzip");
     let b = Tree::new("b", "1", "").file("usr/bin/b", "b").file("usr/lib/x/b", "b").build(directory.path(), "gzip");
@@ -191,7 +191,7 @@ fn merged_usr() {
 
 /// One name through two ways: dpkg does not see it, and the later package's file stays.
 #[test]
-fn one_file_by_two_names() {
+fn the_later_package_wins_a_file_that_has_two_names() {
     let directory = tempfile::tempdir().unwrap();
     let a = Tree::new("a", "1", "").file("bin/x", &"a".repeat(100_000)).build(directory.path(), "gzip");
     let b = Tree::new("b", "1", "").file("usr/bin/x", "b").build(directory.path(), "gzip");
@@ -204,7 +204,7 @@ fn one_file_by_two_names() {
 }
 
 #[test]
-fn replaces_in_either_order() {
+fn replaces_counts_in_either_order() {
     let directory = tempfile::tempdir().unwrap();
     let old = Tree::new("old", "1", "")
         .file("usr/bin/moved", "old")
@@ -226,7 +226,7 @@ fn replaces_in_either_order() {
 
 /// What lies in the root unowned is overwritten; conffiles are left beside.
 #[test]
-fn files_that_are_there() {
+fn unowned_files_are_overwritten_and_conffiles_kept() {
     let directory = tempfile::tempdir().unwrap();
     let a = Tree::new("a", "1", "")
         .file("usr/bin/a", "new")
@@ -255,7 +255,7 @@ fn files_that_are_there() {
 
 /// A package that is installed is interested in what another brings.
 #[test]
-fn triggers_of_installed_packages() {
+fn triggers_of_installed_packages_are_activated() {
     let directory = tempfile::tempdir().unwrap();
     let interested = Tree::new("man", "1", "")
         .file("usr/bin/man", "m")
@@ -288,7 +288,7 @@ fn triggers_of_installed_packages() {
 }
 
 #[test]
-fn path_filters() {
+fn path_filters_leave_out_what_they_do_with_dpkg() {
     let directory = tempfile::tempdir().unwrap();
     let a = Tree::new("a", "1", "")
         .file("usr/share/doc/a/copyright", "c")
@@ -322,7 +322,7 @@ fn refusals(root: &Path, debs: &[PathBuf]) -> Vec<String> {
 
 /// What dpkg would do in another way is dpkg's, and the reason is said; nothing of it is left behind.
 #[test]
-fn what_is_left_to_dpkg() {
+fn what_is_left_to_dpkg_has_a_reason_and_leaves_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let build = |tree: Tree| tree.build(&tempfile::tempdir_in(directory.path()).unwrap().keep(), "gzip");
     let a = build(Tree::new("a", "1", "").file("usr/bin/a", "a").file("usr/share/doc/a/x", "x"));
@@ -371,7 +371,7 @@ fn what_is_left_to_dpkg() {
 /// Two packages with one file, neither of which replaces the other: the second is refused, as by
 /// dpkg, whichever is faster.
 #[test]
-fn conflict_within_a_batch() {
+fn the_second_package_of_a_conflict_in_a_batch_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let large = Tree::new("large", "1", "").file("usr/share/a", &"x".repeat(1 << 20)).file("usr/share/clash", "large");
     let large = large.build(directory.path(), "none");
@@ -546,7 +546,7 @@ fn stages_count_their_work() {
 
 /// The caller may end a run; nothing of it stays.
 #[test]
-fn stopped_by_the_caller() {
+fn a_run_that_the_caller_stops_leaves_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let deb = Tree::new("a", "1", "").file("usr/share/a", "a").build(directory.path(), "xz");
     let root = empty_root();

@@ -17,7 +17,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 /// Like the loop over a package that dpkg accepts: what we take, dpkg takes, with the same result.
 /// `FULLBORE_TEST_CASES` sets how many are tried, `FULLBORE_TEST_SEED` which.
 #[test]
-fn differential_mutations_against_dpkg() {
+fn mutated_packages_that_are_taken_unpack_as_by_dpkg() {
     let cases: u32 = std::env::var("FULLBORE_TEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(40);
     let directory = tempfile::tempdir().unwrap();
     let long = "d/".repeat(55) + "name-of-a-file";

@@ -192,7 +192,7 @@ impl Drop for LyingDisk {
 /// The disk refuses what is written back: the run fails, and the status file does not say that the
 /// package is there.
 #[test]
-fn sync_failure_at_the_end() {
+fn a_failed_sync_fails_the_run_and_keeps_the_old_status() {
     let directory = tempfile::tempdir().unwrap();
     let large = Tree::new("large", "1", "").file("usr/share/large", &"content\n".repeat(10 << 20));
     let deb = large.build(directory.path(), "gzip");
@@ -211,7 +211,7 @@ fn sync_failure_at_the_end() {
 /// When `unpack` is back, a power cut takes nothing: the disk's image, copied behind the file
 /// system's back, has every file.
 #[test]
-fn power_cut_after_the_barrier() {
+fn a_power_cut_after_the_barrier_loses_no_file() {
     let directory = tempfile::tempdir().unwrap();
     let debs: Vec<PathBuf> = (0..4)
         .map(|number| {
@@ -244,10 +244,10 @@ fn power_cut_after_the_barrier() {
 const KILLED_ROOT: &str = "FULLBORE_TEST_ROOT";
 const KILLED_DEBS: &str = "FULLBORE_TEST_DEBS";
 
-/// What [`killed_at_any_time`] starts in a process of its own.
+/// [`a_kill_at_any_time_leaves_the_old_or_the_new_status`] starts this in a process of its own.
 #[test]
-#[ignore = "started by killed_at_any_time"]
-fn child_that_is_killed() {
+#[ignore = "a_kill_at_any_time_leaves_the_old_or_the_new_status starts it"]
+fn this_process_unpacks_until_it_is_killed() {
     let (Ok(root), Ok(debs)) = (std::env::var(KILLED_ROOT), std::env::var(KILLED_DEBS)) else { return };
     let debs: Vec<PathBuf> = debs.split(':').map(PathBuf::from).collect();
     our_unpack(Path::new(&root), &debs);
@@ -256,7 +256,7 @@ fn child_that_is_killed() {
 /// Killed at random moments: the status file is the old one or the new one, and a second run ends
 /// where an undisturbed one does.
 #[test]
-fn killed_at_any_time() {
+fn a_kill_at_any_time_leaves_the_old_or_the_new_status() {
     let directory = tempfile::tempdir().unwrap();
     let debs: Vec<PathBuf> = (0..12)
         .map(|number| {
@@ -277,7 +277,7 @@ fn killed_at_any_time() {
     for _ in 0..12 {
         let root = empty_root();
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "child_that_is_killed", "--ignored", "--test-threads=1"])
+            .args(["--exact", "this_process_unpacks_until_it_is_killed", "--ignored", "--test-threads=1"])
             .env(KILLED_ROOT, root.path())
             .env(KILLED_DEBS, &names)
             .stdout(Stdio::null())

@@ -51,7 +51,7 @@ fn packages() -> Vec<PathBuf> {
 }
 
 #[test]
-fn packages_of_debian() {
+fn packages_of_debian_unpack_as_by_dpkg() {
     let debs = packages();
     assert!(debs.len() > 6, "{debs:?}");
     for reversed in [false, true] {
@@ -69,7 +69,7 @@ fn packages_of_debian() {
 /// One after the other into a root where all before are configured, as far as the status file goes:
 /// then triggers are set off.
 #[test]
-fn packages_of_debian_one_by_one() {
+fn packages_of_debian_unpack_one_by_one_as_by_dpkg() {
     let (dpkgs, ours) = (empty_root(), empty_root());
     for deb in packages() {
         dpkg_unpack(dpkgs.path(), std::slice::from_ref(&deb), &[]).expect("dpkg unpacks");

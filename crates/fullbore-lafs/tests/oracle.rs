@@ -57,7 +57,7 @@ fn caps_and_shares_are_those_of_the_stock_encoder() {
 }
 
 #[test]
-fn also_with_segments_of_the_size_of_old() {
+fn caps_and_shares_are_the_stock_ones_with_old_segments_too() {
     matrix(128 << 10);
 }
 

@@ -133,7 +133,7 @@ fn pipelined_requests_are_answered_in_order() {
 }
 
 #[test]
-fn ranges_and_conditions() {
+fn ranges_and_conditions_are_obeyed() {
     let tree = tree();
     let server = server(tree.path(), None);
     let seen = get(&server, "/pool/big", "Range: bytes=100-199\r\n");
@@ -149,7 +149,7 @@ fn ranges_and_conditions() {
 }
 
 #[test]
-fn statuses_and_redirects() {
+fn faults_answer_with_their_status_and_fields() {
     let tree = tree();
     for (fault, status, text) in [
         (Fault::Status(503), 503, ""),
@@ -172,7 +172,7 @@ fn statuses_and_redirects() {
 }
 
 #[test]
-fn broken_bodies() {
+fn bodies_are_broken_as_each_fault_says() {
     let tree = tree();
     let read = |fault: Fault, fields: &str| {
         let server = server(tree.path(), Some(fault));
@@ -214,7 +214,7 @@ fn broken_bodies() {
 }
 
 #[test]
-fn silence_in_all_its_forms() {
+fn a_server_hangs_stalls_drips_or_never_ends() {
     let tree = tree();
     for (fault, bytes) in [(Fault::Hang, 0..1), (Fault::Stall, 140_000..160_000)] {
         let server = server(tree.path(), Some(fault));
@@ -354,7 +354,7 @@ fn draws_depend_on_the_seed_and_roots_switch() {
 }
 
 #[test]
-fn speaks_tls_and_http2() {
+fn the_server_speaks_tls_and_http2() {
     let tree = tree();
     let authority = TestCa::new().unwrap();
     let server = Server::builder(tree.path())

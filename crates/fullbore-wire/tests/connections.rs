@@ -26,7 +26,7 @@ fn announced_closes_are_learned_and_no_strike() {
 }
 
 #[test]
-fn unannounced_closes_as_well() {
+fn unannounced_closes_are_learned_and_no_strike() {
     let tree = many();
     let server = tree.server().behaviour(|own| {
         own.requests_per_connection = Some(20);
@@ -39,7 +39,7 @@ fn unannounced_closes_as_well() {
 }
 
 #[test]
-fn one_answer_per_connection() {
+fn a_host_with_one_answer_per_connection_is_used_to_the_end() {
     let tree = Tree::of(&(0..40).map(|n| 500 + n * 131).collect::<Vec<_>>());
     let server = tree.faulty(Fault::Close);
     let ran = all_arrives(&tree, &[&server]);

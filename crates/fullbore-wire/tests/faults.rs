@@ -47,7 +47,7 @@ fn is_no_fault(fault: Fault) -> Ran {
 }
 
 #[test]
-fn missing_on_some_comes_from_another() {
+fn a_file_missing_on_some_hosts_comes_from_another() {
     // So many that what is asked for twice at the end is little of it.
     let tree = Tree::of(&[40_000; 600]);
     let patchy = tree.server().fault(FaultRule { sticky: true, ..FaultRule::pool(0.5, Fault::Status(404)) });
@@ -58,7 +58,7 @@ fn missing_on_some_comes_from_another() {
 }
 
 #[test]
-fn missing_on_all_is_given_up_as_missing() {
+fn a_file_missing_on_all_hosts_is_given_up_as_missing() {
     let tree = Tree::of(&[5000, 6000, 7000]);
     let lost = || FaultRule::always(PathMatch::Exact("/pool/f1".into()), Fault::Status(404));
     let (a, b) = (tree.server().fault(lost()).start().unwrap(), tree.server().fault(lost()).start().unwrap());
@@ -96,7 +96,7 @@ fn plus_is_asked_for_in_its_other_form_where_a_store_wants_that() {
 }
 
 #[test]
-fn corrupt_bodies() {
+fn a_host_with_corrupt_bodies_is_blamed_alone() {
     let (_, ran, _) = beside_a_good_one(Fault::Corrupt);
     // It may have had a part in two files only, so that it is not out yet.
     assert!(ran.hosts[0].totals.faults > 0 && ran.hosts[1].totals.faults == 0, "{ran:#?}");
@@ -114,7 +114,7 @@ fn corrupt_ranges_of_a_split_file_name_their_host() {
 }
 
 #[test]
-fn corrupt_on_the_only_host_is_given_up() {
+fn a_file_corrupt_on_the_only_host_is_given_up() {
     let tree = Tree::of(&[5000, 9000]);
     let server =
         tree.server().fault(FaultRule::always(PathMatch::Exact("/pool/f1".into()), Fault::Corrupt)).start().unwrap();
@@ -153,13 +153,13 @@ fn files_that_are_rotten_everywhere_cost_no_others() {
 }
 
 #[test]
-fn truncated_bodies() {
+fn truncated_bodies_cost_few_bytes() {
     let (tree, ran, _) = beside_a_good_one(Fault::Truncate);
     assert!(ran.excess(&tree) <= 1.05, "{}", ran.excess(&tree));
 }
 
 #[test]
-fn truncated_always_and_no_other_host() {
+fn a_file_that_is_always_truncated_by_the_only_host_ends() {
     let tree = Tree::of(&[200_000, 50_000]);
     let server =
         tree.server().fault(FaultRule::always(PathMatch::Exact("/pool/f0".into()), Fault::Truncate)).start().unwrap();
@@ -171,7 +171,7 @@ fn truncated_always_and_no_other_host() {
 }
 
 #[test]
-fn resets_now_and_then() {
+fn resets_now_and_then_lose_no_file() {
     let tree = Tree::of(&sizes());
     let rough = || tree.server().fault(FaultRule::pool(0.1, Fault::Reset)).start().unwrap();
     let ran = all_arrives(&tree, &[&rough(), &rough()]);
@@ -179,17 +179,17 @@ fn resets_now_and_then() {
 }
 
 #[test]
-fn a_captive_portal() {
+fn a_captive_portal_is_put_out() {
     is_put_out(Fault::Portal);
 }
 
 #[test]
-fn lengths_too_short() {
+fn a_host_with_lengths_too_short_is_put_out() {
     is_put_out(Fault::ShortLength);
 }
 
 #[test]
-fn lengths_too_long() {
+fn a_host_with_lengths_too_long_is_put_out() {
     is_put_out(Fault::LongLength);
 }
 
@@ -204,14 +204,14 @@ fn a_wrong_size_is_no_slow_host() {
 }
 
 #[test]
-fn another_range_than_asked_for() {
+fn a_host_that_sends_another_range_is_at_fault() {
     let tree = Tree::of(&[12 * MIB]);
     let ran = all_arrives(&tree, &[&tree.faulty(Fault::WrongRange), &tree.slow(20 * MIB)]);
     assert!(ran.hosts[0].out.is_some() || ran.hosts[0].totals.faults > 0, "{ran:#?}");
 }
 
 #[test]
-fn another_range_than_claimed() {
+fn a_host_that_claims_a_range_it_did_not_send_is_at_fault() {
     let tree = Tree::of(&[12 * MIB]);
     let lying = tree.server().behaviour(|own| own.rate_bytes_per_s = Some(20 * MIB));
     let lying = lying.fault(FaultRule::always(PathMatch::Any, Fault::LyingRange)).start().unwrap();
@@ -220,14 +220,14 @@ fn another_range_than_claimed() {
 }
 
 #[test]
-fn no_ranges() {
+fn everything_comes_from_a_host_without_ranges() {
     let tree = Tree::of(&sizes());
     let server = tree.server().behaviour(|own| own.ranges = false).start().unwrap();
     all_arrives(&tree, &[&server]);
 }
 
 #[test]
-fn no_ranges_and_the_host_that_had_some_dies() {
+fn a_file_begun_on_a_dead_host_is_finished_by_one_without_ranges() {
     let tree = Tree::of(&[12 * MIB]);
     let dies = tree.server().behaviour(|own| {
         own.rate_bytes_per_s = Some(40 * MIB);
@@ -252,12 +252,12 @@ fn a_redirect_to_another_host_moves_the_mirror() {
 }
 
 #[test]
-fn a_redirect_loop() {
+fn a_host_with_a_redirect_loop_is_put_out() {
     is_put_out(Fault::RedirectLoop);
 }
 
 #[test]
-fn two_hosts_that_redirect_to_each_other() {
+fn files_of_two_hosts_that_redirect_to_each_other_are_given_up() {
     let tree = Tree::of(&[5000]);
     let (a, b) = (tree.good(), tree.good());
     a.add_fault(FaultRule::always(PathMatch::Any, Fault::Redirect(b.url())));
@@ -268,44 +268,44 @@ fn two_hosts_that_redirect_to_each_other() {
 }
 
 #[test]
-fn a_redirect_with_encoded_newlines() {
+fn a_redirect_with_encoded_newlines_puts_its_host_out() {
     is_put_out(Fault::RedirectInjection);
 }
 
 #[test]
-fn a_body_without_end() {
+fn a_body_without_end_is_cut_and_a_fault() {
     let (_, ran, _) = beside_a_good_one(Fault::Endless);
     assert!(ran.hosts[0].totals.faults > 0, "{ran:#?}");
     assert!(ran.received() < 20 * MIB, "{ran:#?}");
 }
 
 #[test]
-fn chunked_bodies() {
+fn chunked_bodies_are_no_fault() {
     is_no_fault(Fault::Chunked);
 }
 
 #[test]
-fn bodies_that_end_with_the_connection() {
+fn bodies_that_end_with_the_connection_are_no_fault() {
     is_no_fault(Fault::UntilClose);
 }
 
 #[test]
-fn http_1_0() {
+fn answers_by_http_1_0_are_no_fault() {
     is_no_fault(Fault::Http10);
 }
 
 #[test]
-fn a_content_encoding_that_nobody_asked_for() {
+fn a_content_encoding_that_nobody_asked_for_puts_its_host_out() {
     is_put_out(Fault::GzipEncoding);
 }
 
 #[test]
-fn not_modified_unasked() {
+fn an_unasked_not_modified_puts_its_host_out() {
     is_put_out(Fault::NotModified);
 }
 
 #[test]
-fn a_head_too_long() {
+fn a_head_too_long_costs_no_time() {
     let (_, ran, _) = beside_a_good_one(Fault::BigHeader(100_000));
     assert!(ran.took < Duration::from_secs(10), "{ran:#?}");
 }
@@ -336,7 +336,7 @@ fn http_1_0_ends_pipelining_on_that_host_only_and_a_clean_close_on_none() {
 }
 
 #[test]
-fn permuted_answers_of_the_only_host() {
+fn permuted_answers_of_the_only_host_lose_no_file() {
     // Sizes that are equal, so that only the hash can tell.
     let tree = Tree::of(&[20_000; 24]);
     let permutes = tree.server().behaviour(|own| own.permute = true).start().unwrap();

@@ -78,7 +78,7 @@ fn where_redirects_are_not_followed_each_file_tells_its_own() {
 }
 
 #[test]
-fn one_request_at_a_time_where_that_is_wanted() {
+fn requests_go_one_at_a_time_where_that_is_wanted() {
     let tree = Tree::of(&[1000; 20]);
     let server = tree.good();
     let limits = Limits { pipeline_depth: 0, connections_per_host: 1, ..Limits::default() };

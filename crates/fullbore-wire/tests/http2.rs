@@ -27,12 +27,12 @@ fn is_given_up((url, setup): (String, Setup)) -> Ran {
 }
 
 #[test]
-fn closes_after_the_handshake() {
+fn a_server_that_closes_after_the_handshake_is_given_up() {
     is_given_up(server(|stream| async move { drop(stream) }));
 }
 
 #[test]
-fn says_goodbye_before_any_request() {
+fn a_server_that_says_goodbye_before_any_request_is_given_up() {
     is_given_up(server(|stream| async move {
         let Ok(mut session) = h2::server::handshake(stream).await else { return };
         session.graceful_shutdown();
@@ -41,7 +41,7 @@ fn says_goodbye_before_any_request() {
 }
 
 #[test]
-fn allows_no_streams() {
+fn a_server_that_allows_no_streams_is_given_up() {
     let (url, mut setup) = server(|stream| async move {
         let handshake = Builder::new().max_concurrent_streams(0).handshake::<_, Bytes>(stream);
         let Ok(mut session) = handshake.await else { return };

@@ -11,7 +11,7 @@ use common::*;
 use fullbore_testkit::server::LogEntry;
 
 #[test]
-fn one_mirror() {
+fn one_mirror_sends_every_byte_once() {
     let tree = Tree::of(&archive());
     let server = tree.good();
     let ran = all_arrives(&tree, &[&server]);
@@ -66,7 +66,7 @@ fn empty_files_come_without_a_request() {
 }
 
 #[test]
-fn only_empty_files() {
+fn empty_files_alone_open_no_connection() {
     let tree = Tree::of(&[0, 0]);
     let server = tree.good();
     all_arrives(&tree, &[&server]);

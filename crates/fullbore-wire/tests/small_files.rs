@@ -16,7 +16,7 @@ fn get(path: &str, limit_bytes: u64) -> Get {
 }
 
 #[test]
-fn found_unchanged_missing_too_large() {
+fn a_file_is_found_unchanged_missing_or_too_large() {
     let tree = Tree::of(&[1000]);
     let server = tree.good();
     let client = Client::new(&[&server]);
@@ -34,7 +34,7 @@ fn found_unchanged_missing_too_large() {
 }
 
 #[test]
-fn only_the_head() {
+fn a_request_for_the_head_alone_gets_no_body() {
     let tree = Tree::of(&[1000]);
     let server = tree.good();
     let client = Client::new(&[&server]);
@@ -43,7 +43,7 @@ fn only_the_head() {
 }
 
 #[test]
-fn unreachable() {
+fn a_host_that_cannot_be_reached_is_told_soon() {
     let tree = Tree::of(&[1000]);
     let server = tree.good();
     server.live(Life::Refusing);
@@ -65,7 +65,7 @@ fn a_name_that_may_not_be_looked_up_is_refused_for_good() {
 }
 
 #[test]
-fn redirected() {
+fn a_redirect_of_a_small_file_is_followed() {
     let tree = Tree::of(&[1000]);
     let target = tree.good();
     let server = tree.faulty(Fault::Redirect(target.url()));
@@ -108,7 +108,7 @@ fn the_next_after_a_long_pause_is_answered() {
 }
 
 #[test]
-fn a_file_as_a_stream() {
+fn a_file_arrives_as_a_stream_up_to_its_limit() {
     let tree = Tree::of(&[3_000_000]);
     let server = tree.good();
     let client = Client::new(&[&server]);

@@ -33,7 +33,7 @@ fn arrives(tree: &Tree, authority: &TestCa, servers: &[&Server]) -> Ran {
 }
 
 #[test]
-fn http_1_1_over_tls() {
+fn files_arrive_by_http_1_1_over_tls() {
     let authority = TestCa::new().unwrap();
     let tree = Tree::of(&archive());
     let server = secure(&tree, &authority, false).start().unwrap();
@@ -42,7 +42,7 @@ fn http_1_1_over_tls() {
 }
 
 #[test]
-fn http_2() {
+fn files_arrive_by_http_2_over_tls() {
     let authority = TestCa::new().unwrap();
     let tree = Tree::of(&archive());
     let server = secure(&tree, &authority, true).start().unwrap();
@@ -52,7 +52,7 @@ fn http_2() {
 }
 
 #[test]
-fn goodbye_after_some_requests() {
+fn a_goodbye_after_some_requests_is_no_fault() {
     let authority = TestCa::new().unwrap();
     let tree = Tree::of(&(0..200).map(|n| 500 + n * 131).collect::<Vec<_>>());
     let server = secure(&tree, &authority, true);
@@ -73,26 +73,26 @@ fn beside_a_good_one(fault: Fault) -> Ran {
 }
 
 #[test]
-fn corrupt_over_http_2() {
+fn corrupt_bodies_over_http_2_are_faults() {
     let ran = beside_a_good_one(Fault::Corrupt);
     assert!(ran.hosts[0].totals.faults > 0, "{ran:#?}");
 }
 
 #[test]
-fn missing_over_http_2() {
+fn files_missing_over_http_2_come_from_another_host() {
     let ran = beside_a_good_one(Fault::Status(404));
     assert_eq!(ran.hosts[0].totals.received_bytes, 0);
 }
 
 #[test]
-fn resets_stalls_and_truncation_over_http_2() {
+fn resets_stalls_and_truncation_over_http_2_lose_no_file() {
     for fault in [Fault::Reset, Fault::Stall, Fault::Truncate] {
         beside_a_good_one(fault);
     }
 }
 
 #[test]
-fn a_portal_over_http_2() {
+fn a_portal_over_http_2_is_at_fault() {
     let ran = beside_a_good_one(Fault::Portal);
     // On a busy machine the run may be over before the third strike.
     assert!(ran.hosts[0].out.is_some() || ran.hosts[0].totals.faults > 0, "{ran:#?}");
@@ -127,7 +127,7 @@ fn small_files_beside_a_redirected_one_go_to_the_new_host() {
 }
 
 #[test]
-fn files_that_are_redirected_one_by_one_over_tls() {
+fn files_that_are_redirected_one_by_one_arrive_over_tls() {
     let authority = TestCa::new().unwrap();
     let tree = Tree::of(&archive());
     std::os::unix::fs::symlink(".", tree.directory.path().join("store")).unwrap();

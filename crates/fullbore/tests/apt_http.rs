@@ -141,7 +141,7 @@ fn assert_same(ours: &BTreeMap<String, Vec<u8>>, theirs: &BTreeMap<String, Vec<u
 }
 
 #[test]
-fn the_same_as_with_apts_own_methods() {
+fn files_are_the_same_as_with_apts_own_methods() {
     let theirs = by_apt(0);
     let origin = server(0);
     let client = Client::ours(&[&origin]);
@@ -158,7 +158,7 @@ fn the_same_as_with_apts_own_methods() {
 }
 
 #[test]
-fn mirrors_that_drip_lie_lack_files_and_are_dead() {
+fn mirrors_that_drip_lie_lack_files_or_are_dead_change_no_file() {
     let theirs = by_apt(1);
     let any = |fault| FaultRule::always(PathMatch::Any, fault);
     type Spoil<'a> = &'a dyn Fn(&Server);
@@ -206,7 +206,7 @@ fn a_mirror_is_used_beside_the_origin() {
 }
 
 #[test]
-fn never_older_than_what_apt_has() {
+fn nothing_older_than_apts_files_is_taken() {
     let (origin, mirror) = (server(1), server(1));
     let client = Client::ours(&[&origin, &mirror]);
     client.update().well();
@@ -225,7 +225,7 @@ fn never_older_than_what_apt_has() {
 }
 
 #[test]
-fn redirects_and_credentials() {
+fn redirects_are_followed_and_credentials_stay_with_their_host() {
     let theirs = by_apt(0);
     let elsewhere = server(0);
     let origin = server(0);
@@ -254,7 +254,7 @@ fn redirects_and_credentials() {
 }
 
 #[test]
-fn https_and_a_proxy() {
+fn files_come_by_https_and_by_a_proxy() {
     let theirs = by_apt(0);
     let authority = TestCa::new().unwrap();
     let secure =

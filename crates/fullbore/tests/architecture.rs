@@ -57,7 +57,7 @@ fn every_file_that_is_named_exists() {
 }
 
 #[test]
-fn it_can_be_read_in_one_sitting() {
+fn the_map_can_be_read_in_one_sitting() {
     let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
     let lines = text.lines().count();
     assert!(lines <= LINES_MAX, "{lines} lines");

@@ -291,7 +291,7 @@ fn what_could_not_be_made_is_refused_at_once() {
     assert!(error.contains("directory.tar: is not a file"), "{error}");
     let (status, error) = refused("exec \"$@\"", "sh", "file");
     assert_eq!(status, Some(1), "{error}");
-    assert!(error.contains("file: exists and is no directory"), "{error}");
+    assert!(error.contains("file: exists and is not a directory"), "{error}");
     let (status, error) = refused("exec \"$@\" --customize-hook 'copy-in /etc/hosts'", "sh", "root");
     assert_eq!(status, Some(1), "{error}");
     assert!(error.contains("needs a source and a destination"), "{error}");

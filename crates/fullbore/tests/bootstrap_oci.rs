@@ -315,7 +315,7 @@ fn targets_that_cannot_become_an_image_are_refused_at_once() {
     let mount = format!("mount -t tmpfs tmpfs {} && exec \"$@\"", at("mounted").display());
     for (target, epoch, status, message) in [
         ("full.oci", "1", 1, "full.oci: is not empty"),
-        ("file", "1", 1, "file: exists and is no directory"),
+        ("file", "1", 1, "file: exists and is not a directory"),
         ("mounted", "1", 1, "mounted: is a mount point"),
         ("dangling", "1", 7, "dangling: No such file or directory"),
         ("none/image.oci", "1", 1, "none: is not a directory"),

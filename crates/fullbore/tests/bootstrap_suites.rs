@@ -134,26 +134,26 @@ macro_rules! sets {
 
             #[test]
             #[ignore = "long"]
-            fn minbase() {
+            fn minbase_roots_equal_those_of_mmdebstrap() {
                 compare(&archive(Some(RELEASE), "amd64", &wanted()), "minbase", &[], &[]);
             }
 
             #[test]
             #[ignore = "long"]
-            fn server() {
+            fn server_roots_equal_those_of_mmdebstrap() {
                 compare(&archive(Some(RELEASE), "amd64", &wanted()), "apt", MORE, &[]);
             }
 
             #[test]
             #[ignore = "long"]
-            fn desktop() {
+            fn desktop_roots_equal_those_of_mmdebstrap() {
                 let count = compare(&archive(Some(RELEASE), "amd64", &wanted()), "minbase", DESKTOP, &[]);
                 assert!(count >= DESKTOP_PACKAGES_MIN, "{count} packages");
             }
 
             #[test]
             #[ignore = "long"]
-            fn installed() {
+            fn installed_packages_equal_those_of_apt() {
                 installs(&archive(Some(RELEASE), "amd64", &wanted()), DESKTOP);
             }
         }
@@ -170,7 +170,7 @@ mod i386 {
 
     #[test]
     #[ignore = "long"]
-    fn minbase() {
+    fn minbase_roots_equal_those_of_mmdebstrap() {
         let wanted = ["?essential", "?priority(required)", "apt"];
         compare(&archive(Some("bookworm"), "i386", &wanted), "minbase", &[], &[]);
     }
@@ -186,43 +186,43 @@ mod variant {
 
     #[test]
     #[ignore = "long"]
-    fn essential() {
+    fn essential_roots_equal_those_of_mmdebstrap() {
         of("essential", &[], ALLOWED_WITHOUT_APT);
     }
 
     #[test]
     #[ignore = "long"]
-    fn apt() {
+    fn apt_roots_equal_those_of_mmdebstrap() {
         of("apt", &[], ALLOWED_WITHOUT_APT);
     }
 
     #[test]
     #[ignore = "long"]
-    fn required() {
+    fn required_roots_equal_those_of_mmdebstrap() {
         of("required", &[], &[]);
     }
 
     #[test]
     #[ignore = "long"]
-    fn important() {
+    fn important_roots_equal_those_of_mmdebstrap() {
         of("important", &[], &[]);
     }
 
     #[test]
     #[ignore = "long"]
-    fn buildd() {
+    fn buildd_roots_equal_those_of_mmdebstrap() {
         of("buildd", &[], &[]);
     }
 
     #[test]
     #[ignore = "long"]
-    fn standard() {
+    fn standard_roots_equal_those_of_mmdebstrap() {
         of("standard", &[], &[]);
     }
 
     #[test]
     #[ignore = "long"]
-    fn custom() {
+    fn custom_roots_equal_those_of_mmdebstrap() {
         of("custom", &["?essential"], ALLOWED_WITHOUT_APT);
     }
 }

@@ -129,7 +129,7 @@ fn flags_for_stores_need_a_bucket() {
     let url = server.url();
     run(&mirror, &[&url], &[], &["--profile", "x"]).exits(1).says("--profile is for buckets");
     run(&mirror, &[&url], &[], &["--no-sign-request"]).exits(1).says("--no-sign-request");
-    run(&mirror, &["s3://bucket/debian?profil=x"], &[], &[]).exits(1).says("there are: endpoint, region, profile");
+    run(&mirror, &["s3://bucket/debian?profil=x"], &[], &[]).exits(1).says("expected one of endpoint, region, profile");
     run(&mirror, &["gs://bucket/debian"], &[], &[]).exits(1).says("s3://bucket/debian");
     let secret = run(&mirror, &["s3://AKIA1:sEcrEt@bucket/debian"], &[], &[]).exits(1).says("no credentials");
     assert!(!secret.stderr.contains("sEcrEt"));
@@ -188,7 +188,7 @@ fn a_bucket_and_a_web_server_send_one_archive_together() {
 
 /// Source and destination are in different stores, with different keys and in different regions.
 #[test]
-fn from_one_store_into_another() {
+fn a_mirror_goes_from_one_store_into_another() {
     let (source, target) = (store_with(0), versitygw());
     let mut mirror = Mirror::new(common());
     let home = mirror.to.parent().unwrap().to_owned();

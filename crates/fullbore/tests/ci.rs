@@ -585,26 +585,26 @@ mod long {
 
     #[test]
     #[ignore = "long"]
-    fn bookworm() {
+    fn jobs_on_bookworm_get_packages_despite_a_stalled_mirror() {
         jobs("bookworm");
     }
 
     #[test]
     #[ignore = "long"]
-    fn trixie() {
+    fn jobs_on_trixie_get_packages_despite_a_stalled_mirror() {
         jobs("trixie");
     }
 
     #[test]
     #[ignore = "long"]
-    fn sid() {
+    fn jobs_on_sid_get_packages_despite_a_stalled_mirror() {
         jobs("sid");
     }
 
     /// The steps of the GitHub action as its runner calls them, in a container without curl: node fetches the program.
     #[test]
     #[ignore = "long"]
-    fn the_action_in_a_container() {
+    fn the_action_fetches_the_program_in_a_container() {
         let (_directory, machine) = root("trixie", "nodejs");
         let (directory, _) = release(&machine);
         // The release that belongs to the checkout, at the address that belongs to the action's repository.

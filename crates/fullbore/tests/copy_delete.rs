@@ -137,8 +137,7 @@ fn without_delete_full_directories_stay_and_nothing_is_left_beside_them() {
     for arguments in [&["-n", "src/", "dst"][..], &["src/", "dst"]] {
         let text = said(&place.fullbore(arguments));
         for name in &names {
-            let problem =
-                format!("{name}: could not be written: a directory with something in it is in its place: --del");
+            let problem = format!("{name}: could not be written: a non-empty directory is in its place: --del");
             assert!(text.contains(&problem), "{name}: {text}");
             assert!(place.path("dst").join(name).join("sub/file").exists());
         }
@@ -157,7 +156,7 @@ fn excluded_files_and_mounts_protect_a_directory_in_the_way() {
     let refused = |arguments: &[&str], why: &str| {
         let output = place.fullbore(arguments);
         let text = said(&output);
-        let problem = format!("name: could not be written: a directory with something in it is in its place: {why}");
+        let problem = format!("name: could not be written: a non-empty directory is in its place: {why}");
         assert!(output.status.code() == Some(2) && text.contains(&problem), "{text}");
         assert!(text.contains("nothing was deleted") && deleted(&text).is_empty(), "{text}");
         assert!(place.path("dst/name/a/keep.log").exists() && place.path("dst/name/b").exists());

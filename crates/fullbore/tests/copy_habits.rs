@@ -47,7 +47,7 @@ fn where_only_deletions_make_room_they_come_first_if_asked_for() {
     write(&place.path("src/new"), vec![2; 10 << 20]);
     write(&place.path("src/way"), "a file in the place of a directory");
     let text = ended(&place.fullbore(&["--delete", "src/", "disk/dst"]), 7);
-    assert!(text.contains("deletions would free 10485760 at the end: --delete-before makes them first"), "{text}");
+    assert!(text.contains("deletions would free 10.5 MB at the end; use --delete-before"), "{text}");
     assert!(disk.0.join("dst/old").exists() && !disk.0.join("dst/new").exists());
     let text = ended(&place.fullbore(&["src/", "disk/dst"]), 7);
     assert!(!text.contains("free 1048") || !text.contains("--delete-before"), "{text}");

@@ -93,8 +93,8 @@ fn behind_firewalls_content_goes_by_ssh_and_the_reason_is_told() {
         &["starting the far end", "host=root@10.99.0.2", "program=ssh"][..],
         &["the far end answers", &version],
         &["dialling", "address=10.99.0.2:"],
-        &["no connection", "address=10.99.0.2:", "Connection refused"],
-        &["no TCP connection in either direction", "Connection refused", "did not get through to TCP port"],
+        &["cannot connect", "address=10.99.0.2:", "Connection refused"],
+        &["cannot connect by TCP in either direction", "Connection refused", "did not get through to TCP port"],
         &["content goes by ssh", "searched_ms="],
     ] {
         assert!(lines.any(|line| words.iter().all(|word| line.contains(word))), "{words:?} in {text}");
@@ -278,7 +278,7 @@ fn a_program_that_is_sent_along_leaves_nothing_behind() {
     let program = format!("--send-program={}", place.path("text").display());
     let output = lab.command(&[&program, &format!("{}/", source.display()), &lab.there(&target)]).output().unwrap();
     let text = said(&output);
-    assert!(output.status.code() == Some(3) && text.contains("the file that was sent is no program"), "{text}");
+    assert!(output.status.code() == Some(3) && text.contains("the sent file is not a program"), "{text}");
 }
 
 #[test]

@@ -128,12 +128,12 @@ fn some(field: &str) -> String {
 }
 
 #[test]
-fn no_filter() {
+fn without_a_filter_all_is_mirrored() {
     assert_eq!(mirrored(&[]), paths(&packages()));
 }
 
 #[test]
-fn section() {
+fn section_selects_by_section_with_or_without_its_component() {
     let section = some("Section");
     let name = section.rsplit('/').next().unwrap().to_owned();
     exactly(&["--section", &name], |package| package.field("Section").rsplit('/').next() == Some(&name));
@@ -144,13 +144,13 @@ fn section() {
 }
 
 #[test]
-fn priority() {
+fn priority_selects_by_priority() {
     let priority = some("Priority");
     exactly(&["--priority", &priority], |package| package.field("Priority") == priority);
 }
 
 #[test]
-fn source_package() {
+fn source_package_selects_by_source() {
     let all = packages();
     let several = all.iter().map(Package::source).find(|source| {
         let files = all.iter().filter(|package| package.source() == *source);
@@ -163,7 +163,7 @@ fn source_package() {
 }
 
 #[test]
-fn newest_of_each_index() {
+fn newest_keeps_the_newest_version_of_each_index() {
     need("dpkg", "dpkg");
     let newer =
         |a: &str, b: &str| Command::new("dpkg").args(["--compare-versions", a, "gt", b]).status().unwrap().success();
@@ -183,7 +183,7 @@ fn newest_of_each_index() {
 }
 
 #[test]
-fn paths_by_expression() {
+fn include_and_exclude_select_by_expression() {
     let is = |package: &Package, ending: &str| package.paths.iter().all(|path| path.ends_with(ending));
     exactly(&["--include", r"\.deb$"], |package| is(package, ".deb"));
     exactly(&["--exclude", r"\.u?deb$"], |package| !is(package, "deb"));
@@ -199,7 +199,7 @@ fn paths_by_expression() {
 }
 
 #[test]
-fn all_filters_together() {
+fn all_filters_must_agree() {
     let (section, priority) = (some("Section"), some("Priority"));
     let name = section.rsplit('/').next().unwrap().to_owned();
     let all = packages();
@@ -228,7 +228,7 @@ fn an_archive_with_indexes_of_one_form_alone_is_mirrored() {
 }
 
 #[test]
-fn index_formats_and_languages() {
+fn index_formats_and_languages_select_indexes() {
     let server = Server::start(&archive().state(0).root).unwrap();
     let indexes: BTreeSet<&str> = archive()
         .state(0)

@@ -239,7 +239,7 @@ fn upgrades_removals_downgrades_and_what_is_left_are_dpkgs() {
 }
 
 #[test]
-fn the_root_that_we_are_in() {
+fn packages_are_installed_into_the_root_that_we_are_in() {
     let archive = Archive::new();
     first_versions(&archive);
     let server = archive.serve();
@@ -302,7 +302,7 @@ fn the_locks_are_held_from_the_first_question_to_the_end() {
 }
 
 #[test]
-fn it_is_asked_when_apt_would_ask_and_told_what_apt_explains() {
+fn the_user_is_asked_when_apt_would_ask_and_told_what_apt_explains() {
     let archive = Archive::new();
     first_versions(&archive);
     archive.add("needs", "1", "Depends: nothere (>= 3)\n", "true");

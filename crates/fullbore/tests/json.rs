@@ -60,7 +60,7 @@ fn what_is_wrong_is_found() {
 }
 
 #[test]
-fn mirror_and_check() {
+fn events_of_mirror_and_check_keep_the_schema() {
     let archive = common();
     let (server, bad) =
         (Server::start(&archive.state(0).root).unwrap(), Server::start(&archive.state(0).root).unwrap());
@@ -81,7 +81,7 @@ fn mirror_and_check() {
 }
 
 #[test]
-fn update() {
+fn events_of_update_keep_the_schema() {
     let (_directory, archive) = own_archive(|builder| builder.states(1));
     let server = Server::start(&archive.state(0).root).unwrap();
     let directory = passable();
@@ -92,7 +92,7 @@ fn update() {
 }
 
 #[test]
-fn pdiff_publish() {
+fn events_of_pdiff_publish_keep_the_schema() {
     let directory = tempfile::tempdir().unwrap();
     let index = directory.path().join("main/binary-amd64");
     fs::create_dir_all(&index).unwrap();
@@ -112,7 +112,7 @@ fn tree(directory: &Path) {
 }
 
 #[test]
-fn copy_and_probe() {
+fn events_of_copy_and_probe_keep_the_schema() {
     let directory = tempfile::tempdir().unwrap();
     let (from, to) = (directory.path().join("from"), directory.path().join("to"));
     tree(&from);
@@ -124,7 +124,7 @@ fn copy_and_probe() {
 }
 
 #[test]
-fn bootstrap() {
+fn events_of_bootstrap_keep_the_schema() {
     let archive = packages::packages();
     let server = archive.serve();
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
@@ -135,7 +135,7 @@ fn bootstrap() {
 }
 
 #[test]
-fn install() {
+fn events_of_install_keep_the_schema() {
     let archive = made::Archive::new();
     archive.add("small", "1", "", "mkdir -p usr/lib; echo x > usr/lib/small");
     let server = archive.serve();
@@ -145,7 +145,7 @@ fn install() {
 
 /// Failures too: the kind and the exit code are in the error, and in the summary where something was done.
 #[test]
-fn commands_that_fail() {
+fn commands_that_fail_tell_kind_and_exit_code() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
     let nobody = NOBODY;

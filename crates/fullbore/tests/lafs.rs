@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use grid::{Grid, content};
 
 #[test]
-fn a_real_grid() {
+fn files_go_both_ways_on_a_real_grid() {
     let grid = Grid::start(5, "3,4,5");
     let waiting = Waiting::begin(&grid);
     files_go_both_ways(&grid);
@@ -42,7 +42,7 @@ fn a_real_grid() {
 
 /// Runs and servers that end under way. Steps that take servers away come last.
 #[test]
-fn a_real_grid_in_trouble() {
+fn faults_of_a_real_grid_lose_no_file() {
     let grid = Grid::start(5, "3,4,5");
     a_killed_run_is_taken_up(&grid);
     places_of_a_killed_run_are_not_blocked(&grid);

@@ -17,7 +17,7 @@ use grid::{Grid, Output, content};
 use serde_json::Value;
 
 #[test]
-fn trees_on_a_real_grid() {
+fn trees_are_put_read_and_checked_on_a_real_grid() {
     let grid = Grid::start(5, "3,4,5");
     a_tree_comes_back_with_its_times(&grid);
     names_of_others_stay_below_the_destination(&grid);

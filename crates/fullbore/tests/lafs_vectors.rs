@@ -34,7 +34,7 @@ fn venv() -> PathBuf {
 }
 
 #[test]
-fn all_published_vectors_of_immutable_files() {
+fn caps_are_those_of_all_published_vectors() {
     let venv = venv();
     let read = Command::new(venv.join("bin/python")).args(["-c", READ]).arg(venv.join("test_vectors.yaml")).output();
     let read = read.expect("Python of the venv starts");

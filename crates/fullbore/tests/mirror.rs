@@ -27,7 +27,7 @@ fn mirrored() -> (Mirror, Server) {
 }
 
 #[test]
-fn wrong_suite_name() {
+fn a_wrong_suite_name_is_told_with_a_hint() {
     let server = Server::start(&common().state(0).root).unwrap();
     let mirror = Mirror::new(common()).suite("trixi");
     mirror
@@ -50,7 +50,7 @@ fn wrong_suite_name() {
 }
 
 #[test]
-fn no_such_component_or_architecture() {
+fn an_unknown_component_or_architecture_is_told_with_the_known_ones() {
     let (mirror, server) = mirrored();
     let before = mirror.tree();
     mirror.run_with(&[&server], &["--component", "mian"]).exits(1).says("mian").says("main");
@@ -59,7 +59,7 @@ fn no_such_component_or_architecture() {
 }
 
 #[test]
-fn key_of_somebody_else() {
+fn the_key_of_somebody_else_is_refused() {
     let server = Server::start(&common().state(0).root).unwrap();
     let mirror = Mirror::new(common());
     let keyring = mirror.to.with_extension("gpg");
@@ -82,7 +82,7 @@ fn why_not(from: &str) -> Vec<String> {
 }
 
 #[test]
-fn what_is_said_of_hosts_that_cannot_be_used() {
+fn hosts_that_cannot_be_used_are_told_with_reason_and_hint() {
     let reach =
         "hint: check the address and the network; a proxy is named by http_proxy and https_proxy in the environment";
     let refused = ["http://127.0.0.1:9/debian: cannot connect: Connection refused (os error 111)", reach];
@@ -161,7 +161,7 @@ fn authorities_named_by_variables_of_openssl_were_ignored() {
 }
 
 #[test]
-fn a_server_with_a_certificate_that_signed_itself() {
+fn a_certificate_that_signed_itself_is_trusted_if_it_is_named() {
     for authority in [false, true] {
         let certificate = OwnCertificate::new(&TlsSpec::default(), authority).unwrap();
         let server = Server::builder(&common().state(0).root).own_certificate(&certificate).start().unwrap();
@@ -206,7 +206,7 @@ fn credentials_are_neither_shown_nor_kept() {
 }
 
 #[test]
-fn a_mirror_that_asks_for_credentials() {
+fn a_mirror_that_asks_for_credentials_gets_those_of_the_address() {
     let server = Server::builder(&common().state(0).root)
         .behaviour(|behaviour| behaviour.authorization = Some("Basic dXM6c2VrcmV0".to_owned()))
         .start()
@@ -218,7 +218,7 @@ fn a_mirror_that_asks_for_credentials() {
 }
 
 #[test]
-fn an_installer_image_whose_size_the_head_does_not_tell() {
+fn an_installer_image_without_a_size_in_the_head_is_mirrored() {
     let (_directory, archive) = own_archive(|builder| builder.installer(true).states(1));
     let chunked = |name: &str| FaultRule::always(PathMatch::Suffix(name.to_owned()), Fault::Chunked);
     let whole = |name: &str| FaultRule::always(PathMatch::Suffix(name.to_owned()), Fault::UntilClose);
@@ -323,7 +323,7 @@ fn trace_files_are_of_complete_runs_and_marks_of_runs_at_work() {
 }
 
 #[test]
-fn all_mirrors_dead() {
+fn dead_mirrors_are_named_and_the_tree_stays() {
     let (mirror, server) = mirrored();
     let before = mirror.tree();
     let other = Server::start(&common().state(0).root).unwrap();
@@ -334,7 +334,7 @@ fn all_mirrors_dead() {
 }
 
 #[test]
-fn one_mirror_dies_in_mid_run() {
+fn a_mirror_that_dies_in_mid_run_costs_no_file() {
     let good = Server::start(&common().state(0).root).unwrap();
     let dying =
         Server::builder(&common().state(0).root).behaviour(|b| b.die_after_bytes = Some(20_000)).start().unwrap();
@@ -350,7 +350,7 @@ fn one_mirror_dies_in_mid_run() {
 }
 
 #[test]
-fn permission_denied() {
+fn a_read_only_destination_is_told_before_any_request() {
     assert!(
         faults::can_mount(),
         "a read-only destination is a mount: run as root (script/test does), or allow user namespaces"
@@ -371,7 +371,7 @@ fn permission_denied() {
 }
 
 #[test]
-fn a_directory_of_somebody_else() {
+fn a_directory_of_somebody_else_is_told_with_a_hint() {
     let server = Server::start(&common().state(0).root).unwrap();
     let mirror = Mirror::new(common());
     let above = mirror.to.parent().unwrap();
@@ -391,7 +391,7 @@ fn a_directory_of_somebody_else() {
 }
 
 #[test]
-fn nothing_changed() {
+fn an_unchanged_archive_costs_one_connection_and_no_change() {
     let (mirror, server) = mirrored();
     let (before, connections) = (mirror.tree(), server.counters().connections);
     mirror.run(&[&server]).exits(0);
@@ -552,13 +552,13 @@ fn one_suite_in_two_sources(lines: [&str; 2], half: impl Fn(&ArchiveFile) -> boo
 }
 
 #[test]
-fn one_suite_in_two_sources_of_different_components() {
+fn sources_of_different_components_are_joined_in_one_suite() {
     let lines = ["deb [arch=amd64,arm64] URI trixie main", "deb [arch=amd64,arm64] URI trixie contrib"];
     one_suite_in_two_sources(lines, |file| file.component == "main");
 }
 
 #[test]
-fn one_suite_in_two_sources_of_different_architectures() {
+fn sources_of_different_architectures_are_joined_in_one_suite() {
     let lines = ["deb [arch=amd64] URI trixie main contrib", "deb [arch=arm64] URI stable main contrib"];
     one_suite_in_two_sources(lines, |file| file.architecture == "arm64");
 }
@@ -641,7 +641,7 @@ fn host_name() -> String {
 }
 
 #[test]
-fn dry_run_where_nothing_may_be_written() {
+fn a_dry_run_works_where_nothing_may_be_written() {
     assert!(
         faults::can_mount(),
         "a read-only tree is a mount: run as root (script/test does), or allow user namespaces"
@@ -757,7 +757,7 @@ fn a_snapshot_is_of_a_complete_run() {
 }
 
 #[test]
-fn a_snapshot_of_a_run_that_goes_round_twice() {
+fn a_run_that_goes_round_twice_makes_its_snapshot_at_the_end() {
     let (mirror, server) = mirrored();
     server.switch_root(&common().state(1).root);
     let wish = mirror.to.join("Archive-Update-Required-h.example");
@@ -855,7 +855,7 @@ fn a_killed_run_goes_on_where_it_was() {
 }
 
 #[test]
-fn flat_repository() {
+fn a_flat_repository_is_mirrored_with_its_own_paths() {
     let (_directory, archive) = own_archive(|builder| builder.states(1).flat(true));
     // As apt's `deb URL/flat ./`: file names are relative to the address, not to the suite.
     let server = Server::start(archive.state(0).root.join("flat")).unwrap();
@@ -887,7 +887,7 @@ fn a_redirect_that_is_not_followed_is_told_as_such() {
 }
 
 #[test]
-fn repository_without_by_hash_and_without_inrelease() {
+fn a_repository_without_by_hash_or_inrelease_is_mirrored() {
     let (_directory, archive) = own_archive(|builder| builder.by_hash(false));
     let server = Server::start(&archive.state(0).root).unwrap();
     let mirror = Mirror::new(&archive);
@@ -902,14 +902,14 @@ fn repository_without_by_hash_and_without_inrelease() {
 }
 
 #[test]
-fn a_form_that_no_mirror_has() {
+fn a_form_that_no_mirror_has_is_told_with_a_hint() {
     let server = Server::start(&common().state(0).root).unwrap();
     let ran = Mirror::new(common()).run_with(&[&server], &["--index-formats", "plain"]).exits(3);
     ran.says("hint: remove --index-formats");
 }
 
 #[test]
-fn index_formats() {
+fn index_formats_keep_only_the_wanted_forms() {
     let server = Server::start(&common().state(0).root).unwrap();
     let mirror = Mirror::new(common());
     mirror.run_with(&[&server], &["--index-formats", "xz"]).exits(0);
@@ -920,7 +920,7 @@ fn index_formats() {
 }
 
 #[test]
-fn filters() {
+fn filters_select_files_of_the_pool() {
     let server = Server::start(&common().state(0).root).unwrap();
     let state = common().state(0);
     let pool = |mirror: &Mirror| -> Vec<String> {

@@ -25,7 +25,7 @@ const KEEP_NOTHING: [&str; 4] = ["--keep-generations", "0", "--keep-hours", "0"]
 const IMAGES: &str = "main/installer-amd64/current/images";
 
 /// An archive without signatures, written by hand.
-struct Archive {
+struct UnsignedArchive {
     root: TempDir,
 }
 
@@ -54,9 +54,9 @@ fn stanza(path: &str, content: &str) -> String {
     format!("Package: {name}\nVersion: 1\nArchitecture: amd64\nFilename: {path}\nSize: {size}\nSHA256: {sha256}\n\n")
 }
 
-impl Archive {
-    fn new() -> Archive {
-        Archive { root: tempfile::tempdir().unwrap() }
+impl UnsignedArchive {
+    fn new() -> UnsignedArchive {
+        UnsignedArchive { root: tempfile::tempdir().unwrap() }
     }
 
     fn path(&self, path: &str) -> PathBuf {
@@ -156,7 +156,7 @@ impl Target {
 
 #[test]
 fn what_waits_for_its_suite_is_not_recorded_as_published() {
-    let (archive, target) = (Archive::new(), Target::new());
+    let (archive, target) = (UnsignedArchive::new(), Target::new());
     archive.publish(&suite("x", 0, &[("pool/a_1.deb", "old"), ("pool/b_1.deb", "b")]));
     let server = archive.serve();
     target.mirror(&[&server], &["x"], &[]).exits(0);
@@ -173,7 +173,7 @@ fn what_waits_for_its_suite_is_not_recorded_as_published() {
 
 #[test]
 fn replaced_files_of_one_content_come_in_one_run() {
-    let (archive, target) = (Archive::new(), Target::new());
+    let (archive, target) = (UnsignedArchive::new(), Target::new());
     let all = |content: &'static str| ["a", "b", "c", "d/e", "f"].map(|path| (path, content));
     let empty = ("pool/e_1.deb", "");
     let (before, after) = (all("image one"), all("image two, longer"));
@@ -200,7 +200,7 @@ fn replaced_files_of_one_content_come_in_one_run() {
 
 #[test]
 fn a_suite_that_could_not_be_adopted_is_not_cleaned_away() {
-    let (archive, target) = (Archive::new(), Target::new());
+    let (archive, target) = (UnsignedArchive::new(), Target::new());
     archive.publish(&suite("x", 0, &[("pool/old_1.deb", "old")]));
     let theirs = [archive.path("dists"), archive.path("pool")];
     fs::create_dir_all(target.root()).unwrap();
@@ -222,7 +222,7 @@ fn a_suite_that_could_not_be_adopted_is_not_cleaned_away() {
 #[test]
 fn after_damage_the_files_of_other_suites_stay() {
     for flags in [&[][..], &["--clean-foreign"][..]] {
-        let (archive, target) = (Archive::new(), Target::new());
+        let (archive, target) = (UnsignedArchive::new(), Target::new());
         let packages = |of: &'static str| [("pool/s_1.deb", "shared"), (of, "own")];
         archive.publish(&suite("a", 0, &packages("pool/a_1.deb")));
         archive.publish(&suite("b", 0, &packages("pool/b_1.deb")));
@@ -231,7 +231,7 @@ fn after_damage_the_files_of_other_suites_stay() {
         target.mirror(&[&server], &["b"], &[]).exits(0);
         target.damage_list();
         let checked = target.check().exits(4);
-        assert!(checked.stderr.contains("nobody knows which files were mirrored"), "{checked:?}");
+        assert!(checked.stderr.contains("it is not known which files were mirrored"), "{checked:?}");
         for (age, packages) in [(100, [("pool/n_1.deb", "n")]), (200, [("pool/m_1.deb", "m")])] {
             archive.publish(&suite("a", age, &packages));
             target.mirror(&[&server], &["a"], &[&KEEP_NOTHING, flags].concat()).exits(0);
@@ -248,7 +248,7 @@ fn after_damage_the_files_of_other_suites_stay() {
 
 #[test]
 fn after_damage_a_suite_that_is_not_complete_keeps_what_it_has() {
-    let (archive, target) = (Archive::new(), Target::new());
+    let (archive, target) = (UnsignedArchive::new(), Target::new());
     archive.publish(&suite("x", 0, &[("pool/a_1.deb", "a"), ("pool/b_1.deb", "b")]));
     let server = archive.serve();
     target.mirror(&[&server], &["x"], &[]).exits(0);
@@ -264,7 +264,7 @@ fn after_damage_a_suite_that_is_not_complete_keeps_what_it_has() {
 
 #[test]
 fn after_damage_no_file_is_replaced_under_another_suite() {
-    let (archive, target) = (Archive::new(), Target::new());
+    let (archive, target) = (UnsignedArchive::new(), Target::new());
     archive.publish(&suite("a", 0, &[("pool/s_1.deb", "old")]));
     archive.publish(&suite("x", 0, &[("pool/s_1.deb", "old"), ("pool/x_1.deb", "x")]));
     let server = archive.serve();
@@ -288,7 +288,7 @@ fn after_damage_no_file_is_replaced_under_another_suite() {
 
 #[test]
 fn after_damage_a_flat_repository_stays() {
-    let (archive, target) = (Archive::new(), Target::new());
+    let (archive, target) = (UnsignedArchive::new(), Target::new());
     archive.publish(&suite("x", 0, &[("pool/x_1.deb", "x")]));
     let list = stanza("apt/f_1.deb", "f");
     write(&archive.path("apt/f_1.deb"), "f");
@@ -311,7 +311,7 @@ fn after_damage_a_flat_repository_stays() {
 
 #[test]
 fn check_tells_of_a_suite_that_has_lost_its_lists() {
-    let (archive, target) = (Archive::new(), Target::new());
+    let (archive, target) = (UnsignedArchive::new(), Target::new());
     archive.publish(&suite("x", 0, &[("pool/a_1.deb", "a")]));
     let server = archive.serve();
     target.mirror(&[&server], &["x"], &[]).exits(0);
@@ -324,7 +324,7 @@ fn check_tells_of_a_suite_that_has_lost_its_lists() {
 
 #[test]
 fn suites_of_other_tools_are_found_wherever_they_are() {
-    let (archive, target) = (Archive::new(), Target::new());
+    let (archive, target) = (UnsignedArchive::new(), Target::new());
     archive.publish(&suite("x", 0, &[("pool/x_1.deb", "x")]));
     let server = archive.serve();
     target.mirror(&[&server], &["x"], &[]).exits(0);
@@ -377,7 +377,7 @@ fn suites_of_other_tools_are_found_wherever_they_are() {
 
 #[test]
 fn stable_never_leads_back_to_an_earlier_suite() {
-    let (archive, target) = (Archive::new(), Target::new());
+    let (archive, target) = (UnsignedArchive::new(), Target::new());
     let release = |codename: &'static str, age, packages| Suite {
         fields: format!("Suite: stable\nCodename: {codename}\n"),
         ..suite("stable", age, packages)
@@ -401,7 +401,7 @@ fn stable_never_leads_back_to_an_earlier_suite() {
 
 #[test]
 fn a_suite_waits_for_one_that_stays_behind_with_an_old_file() {
-    let (archive, target) = (Archive::new(), Target::new());
+    let (archive, target) = (UnsignedArchive::new(), Target::new());
     archive.publish(&suite("a", 0, &[("pool/s_1.deb", "old")]));
     archive.publish(&suite("b", 0, &[("pool/s_1.deb", "old")]));
     let server = archive.serve();
@@ -421,7 +421,7 @@ fn a_suite_waits_for_one_that_stays_behind_with_an_old_file() {
 
 #[test]
 fn a_suite_that_waits_for_a_refused_one_is_named() {
-    let (archive, target) = (Archive::new(), Target::new());
+    let (archive, target) = (UnsignedArchive::new(), Target::new());
     let server = archive.serve();
     for (age, content) in [(0, "old"), (100, "new")] {
         archive.publish(&suite("a", age, &[("pool/s_1.deb", content)]));
@@ -439,7 +439,7 @@ fn a_suite_that_waits_for_a_refused_one_is_named() {
 
 #[test]
 fn an_image_of_which_a_busy_mirror_tells_nothing_is_asked_for_again() {
-    let (archive, target) = (Archive::new(), Target::new());
+    let (archive, target) = (UnsignedArchive::new(), Target::new());
     let (old, new) = ([("netboot/linux", "one")], [("netboot/linux", "another one")]);
     archive.publish(&Suite { images: &old, ..suite("x", 0, &[("pool/a_1.deb", "a")]) });
     let server = archive.serve();
@@ -455,7 +455,7 @@ fn an_image_of_which_a_busy_mirror_tells_nothing_is_asked_for_again() {
 
 #[test]
 fn an_image_that_the_origin_lacks_is_skipped_beside_a_dead_mirror() {
-    let (archive, target) = (Archive::new(), Target::new());
+    let (archive, target) = (UnsignedArchive::new(), Target::new());
     let images = [("netboot/linux", "one"), ("netboot/gone", "two")];
     archive.publish(&Suite { images: &images, ..suite("x", 0, &[("pool/a_1.deb", "a")]) });
     fs::remove_file(archive.path(&format!("dists/x/{IMAGES}/netboot/gone"))).unwrap();
@@ -473,7 +473,7 @@ fn an_image_that_the_origin_lacks_is_skipped_beside_a_dead_mirror() {
 
 #[test]
 fn one_mirror_with_an_old_image_keeps_no_suite_back() {
-    let (stale, fresh, target) = (Archive::new(), Archive::new(), Target::new());
+    let (stale, fresh, target) = (UnsignedArchive::new(), UnsignedArchive::new(), Target::new());
     let (old, new) = ([("netboot/linux", "one")], [("netboot/linux", "another one")]);
     for archive in [&stale, &fresh] {
         archive.publish(&Suite { images: &new, ..suite("x", 0, &[("pool/a_1.deb", "a")]) });
@@ -486,7 +486,7 @@ fn one_mirror_with_an_old_image_keeps_no_suite_back() {
 
 #[test]
 fn a_file_that_was_ignored_as_missing_is_asked_for_in_each_run() {
-    let (archive, target) = (Archive::new(), Target::new());
+    let (archive, target) = (UnsignedArchive::new(), Target::new());
     archive.publish(&suite("x", 0, &[("pool/a_1.deb", "a"), ("pool/b_1.deb", "b")]));
     fs::remove_file(archive.path("pool/b_1.deb")).unwrap();
     let server = archive.serve();
@@ -500,7 +500,7 @@ fn a_file_that_was_ignored_as_missing_is_asked_for_in_each_run() {
 
 #[test]
 fn a_run_that_may_delete_nothing_completes_no_deletion() {
-    let (archive, target) = (Archive::new(), Target::new());
+    let (archive, target) = (UnsignedArchive::new(), Target::new());
     archive.publish(&suite("x", 0, &[("pool/a_1.deb", "a"), ("pool/b_1.deb", "b")]));
     let server = archive.serve();
     target.mirror(&[&server], &["x"], &[]).exits(0);

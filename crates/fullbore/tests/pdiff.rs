@@ -144,7 +144,7 @@ fn what_is_wrong_leaves_the_new_file_as_it_was() {
         ("2c\nx\n", &[], 4, "line 3 (byte 5): the script is incomplete"),
         ("9d\n", &[], 4, "changes line 9, the old file has 3 lines"),
         ("1d\n", &["--sha256", &hash], 4, "expected is 000000"),
-        ("!reboot\n", &[], 4, "line 1 (byte 0): \"!reboot\" is no patch command"),
+        ("!reboot\n", &[], 4, "line 1 (byte 0): \"!reboot\" is not a patch command"),
         ("1d\n", &["--sha256", "xyz"], 1, "64 hexadecimal digits"),
         ("99999999999999999999d\n", &[], 4, "a line number beyond"),
     ];
@@ -167,7 +167,7 @@ fn what_is_wrong_leaves_the_new_file_as_it_was() {
 }
 
 /// An archive of one suite that is published again and again.
-struct Archive {
+struct PublishedArchive {
     directory: TempDir,
     /// Seconds added to the clock, so that names and ages differ.
     clock: u64,
@@ -182,9 +182,9 @@ const PACKAGES: &str = "main/binary-amd64/Packages";
 /// 2026-10-30 08:00:00 UTC.
 const START: u64 = 1_793_347_200;
 
-impl Archive {
-    fn new() -> Archive {
-        let archive = Archive { directory: tempfile::tempdir().unwrap(), clock: 0 };
+impl PublishedArchive {
+    fn new() -> PublishedArchive {
+        let archive = PublishedArchive { directory: tempfile::tempdir().unwrap(), clock: 0 };
         std::fs::write(archive.directory.path().join("key.gpg"), signer().public_key().unwrap()).unwrap();
         archive
     }
@@ -297,12 +297,12 @@ fn apply(script: &[u8], old: &[u8]) -> Vec<u8> {
 }
 
 /// An apt of its own: nothing of this machine's lists, sources and settings.
-struct Apt {
+struct IsolatedApt {
     directory: TempDir,
 }
 
-impl Apt {
-    fn new(archive: &Archive, server: &Server, settings: &str) -> Apt {
+impl IsolatedApt {
+    fn new(archive: &PublishedArchive, server: &Server, settings: &str) -> IsolatedApt {
         let directory = tempfile::tempdir().unwrap();
         let at = |part: &str| directory.path().join(part).display().to_string();
         for part in ["lists/partial", "archives/partial", "nothing"] {
@@ -332,7 +332,7 @@ impl Apt {
             at("archives"),
         );
         std::fs::write(at("apt.conf"), text).unwrap();
-        Apt { directory }
+        IsolatedApt { directory }
     }
 
     /// Updates, and compares what apt has with the state that was published.
@@ -367,13 +367,13 @@ fn apt_follows(merged: bool, settings: &str) {
         need(program, package);
     }
     let more: &[&str] = if merged { &["--merged"] } else { &[] };
-    let mut archive = Archive::new();
+    let mut archive = PublishedArchive::new();
     archive.write(0);
     assert!(archive.publishes(more).contains("first state"));
     archive.sign();
     let server = Server::start(archive.directory.path().join("archive")).unwrap();
     server.change(|behaviour| behaviour.validators = false);
-    let apt = Apt::new(&archive, &server, settings);
+    let apt = IsolatedApt::new(&archive, &server, settings);
     apt.updates_to(0);
     server.take_log();
     // One state passes unseen.
@@ -416,7 +416,7 @@ fn apt_follows_merged_patches() {
 
 #[test]
 fn old_patches_go_after_a_while() {
-    let mut archive = Archive::new();
+    let mut archive = PublishedArchive::new();
     for state in 0..6 {
         archive.write(state);
         archive.publishes(&["--merged", "--max-patches", "3", "--keep-hours", "2"]);
@@ -447,7 +447,7 @@ fn old_patches_go_after_a_while() {
 
 #[test]
 fn a_run_that_was_killed_is_taken_up() {
-    let mut archive = Archive::new();
+    let mut archive = PublishedArchive::new();
     let states = archive.suite().join(".fullbore/states").join(PACKAGES);
     let saved = archive.directory.path().join("saved");
     for state in 0..3 {
@@ -482,7 +482,7 @@ fn a_run_that_was_killed_is_taken_up() {
 
 #[test]
 fn a_run_killed_at_any_time_leaves_patches_that_are_right() {
-    let mut archive = Archive::new();
+    let mut archive = PublishedArchive::new();
     archive.write(0);
     archive.publishes(&["--merged"]);
     let mut taken = std::time::Duration::ZERO;
@@ -517,7 +517,7 @@ fn a_run_killed_at_any_time_leaves_patches_that_are_right() {
 
 #[test]
 fn a_patch_that_is_damaged_or_missing_is_left_out_with_those_before_it() {
-    let mut archive = Archive::new();
+    let mut archive = PublishedArchive::new();
     for state in 0..4 {
         archive.write(state);
         archive.publishes(&["--merged"]);
@@ -537,10 +537,10 @@ fn a_patch_that_is_damaged_or_missing_is_left_out_with_those_before_it() {
 
 #[test]
 fn the_state_before_may_be_in_another_tree() {
-    let mut old = Archive::new();
+    let mut old = PublishedArchive::new();
     old.write(0);
     for state in 1..4 {
-        let mut new = Archive::new();
+        let mut new = PublishedArchive::new();
         new.clock = old.clock;
         new.write(state);
         std::fs::create_dir_all(new.suite().join("main/binary-amd64/by-hash/SHA256")).unwrap();
@@ -557,7 +557,7 @@ fn the_state_before_may_be_in_another_tree() {
 
 #[test]
 fn a_state_that_no_patch_can_express_is_fetched_whole() {
-    let mut archive = Archive::new();
+    let mut archive = PublishedArchive::new();
     for state in 0..2 {
         archive.write(state);
         archive.publishes(&[]);
@@ -572,7 +572,7 @@ fn a_state_that_no_patch_can_express_is_fetched_whole() {
 
 #[test]
 fn json_has_a_line_for_each_index() {
-    let mut archive = Archive::new();
+    let mut archive = PublishedArchive::new();
     archive.write(0);
     archive.publishes(&[]);
     archive.write(1);

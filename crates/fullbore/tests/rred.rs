@@ -306,7 +306,7 @@ fn updates(merged: bool, from: usize, form: &str, options: &[&str]) {
 }
 
 #[test]
-fn apt_update_with_patches_that_apt_chains() {
+fn apt_update_applies_patches_that_apt_chains() {
     needs();
     std::thread::scope(|scope| {
         // Also with our own files as the old ones: two steps, the second on what the first made.
@@ -319,7 +319,7 @@ fn apt_update_with_patches_that_apt_chains() {
 }
 
 #[test]
-fn apt_update_with_patches_that_the_archive_merged() {
+fn apt_update_applies_patches_that_the_archive_merged() {
     needs();
     std::thread::scope(|scope| {
         scope.spawn(|| updates(true, 0, "lz4", &[]));

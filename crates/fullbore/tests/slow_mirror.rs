@@ -59,7 +59,7 @@ fn list(directory: &Path, servers: &[&Server]) -> String {
 }
 
 #[test]
-fn mirror() {
+fn a_slow_mirror_costs_mirror_no_time() {
     let archive = common();
     let serve = || Server::start(&archive.state(0).root).unwrap();
     costs_no_time(serve, |servers| drop(Mirror::new(archive).run(servers).exits(0)));
@@ -83,7 +83,7 @@ fn false_signed_files_of_another_mirror_are_not_believed() {
 }
 
 #[test]
-fn update() {
+fn a_slow_mirror_costs_update_no_time() {
     let (_directory, archive) = own_archive(|builder| builder.states(1));
     costs_no_time(
         || Server::start(&archive.state(0).root).unwrap(),
@@ -98,7 +98,7 @@ fn update() {
 }
 
 #[test]
-fn method() {
+fn a_slow_mirror_costs_the_apt_method_no_time() {
     let archive = common();
     costs_no_time(
         || Server::start(&archive.state(0).root).unwrap(),
@@ -116,7 +116,7 @@ fn method() {
 }
 
 #[test]
-fn bootstrap() {
+fn a_slow_mirror_costs_bootstrap_no_time() {
     let archive = packages::packages();
     // Once each, for they are long.
     costs_no_time_in(
@@ -134,7 +134,7 @@ fn bootstrap() {
 
 /// The password with a slash and an at-sign. Each is asked for packages.
 #[test]
-fn bootstrap_from_mirrors_that_ask_for_credentials() {
+fn bootstrap_uses_each_mirror_that_asks_for_credentials() {
     let archive = packages::packages();
     let servers = [archive.serve(), archive.serve()];
     let addresses = servers.iter().map(|server| {
@@ -152,7 +152,7 @@ fn bootstrap_from_mirrors_that_ask_for_credentials() {
 }
 
 #[test]
-fn install() {
+fn a_slow_mirror_costs_install_no_time() {
     let archive = made::Archive::new();
     archive.add("large", "1", "", "mkdir -p usr/lib; head -c 2000000 /dev/urandom > usr/lib/large");
     costs_no_time(

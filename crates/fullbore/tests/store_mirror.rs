@@ -533,6 +533,7 @@ fn a_run_that_failed_between_the_first_look_and_the_lock_is_noticed() {
     assert!(!mark.exists());
 }
 
+/// F13: a store that ignores conditions
 #[test]
 fn a_store_without_conditions_is_refused() {
     let store = versitygw();

@@ -34,7 +34,7 @@ fn has(mirror: &Path, archive: &Archive, suite: &str, state: usize) {
 }
 
 #[test]
-fn two_suites_in_one_run() {
+fn two_suites_of_one_run_are_complete() {
     let (_directory, archive) = two_suites();
     let server = Server::start(&archive.state(0).root).unwrap();
     let mirror = Mirror::new(&archive).suite("trixie,trixie-updates");
@@ -80,7 +80,7 @@ fn every_run_tells_what_is_mirrored() {
 
 /// Cleaning after one suite leaves what the other names, of which it knows by the state alone.
 #[test]
-fn two_suites_one_after_the_other() {
+fn cleaning_after_one_suite_keeps_files_of_the_other() {
     let (_directory, archive) = two_suites();
     let server = Server::start(&archive.state(0).root).unwrap();
     let mirror = Mirror::new(&archive).suite("trixie");
@@ -103,7 +103,7 @@ fn two_suites_one_after_the_other() {
 }
 
 #[test]
-fn one_of_two_suites_is_incomplete() {
+fn an_incomplete_suite_stays_and_the_other_is_published() {
     let (_directory, archive) = two_suites();
     let server = Server::start(&archive.state(0).root).unwrap();
     let mirror = Mirror::new(&archive).suite("trixie,trixie-updates");
@@ -188,7 +188,7 @@ fn list_sha512(archive: &Archive, state: usize) -> Vec<(String, String)> {
 
 /// apt asks for an index by the strongest hash that the Release lists.
 #[test]
-fn indexes_by_sha512() {
+fn indexes_have_names_by_sha512_where_it_is_listed() {
     let (_directory, archive) = own_archive(|builder| builder.churn(1.0));
     let lists = [0, 1].map(|state| list_sha512(&archive, state));
     let server = Server::start(&archive.state(0).root).unwrap();

@@ -78,7 +78,7 @@ fn other_key(directory: &Path) -> PathBuf {
 }
 
 #[test]
-fn mirror_and_check_with_sqv_alone() {
+fn mirror_and_check_verify_with_sqv_alone() {
     let programs = sqv_alone();
     let server = Server::start(&common().state(0).root).unwrap();
     let mirror = Mirror::new(common());
@@ -103,7 +103,7 @@ fn mirror_and_check_with_sqv_alone() {
 }
 
 #[test]
-fn a_release_with_a_detached_signature_with_sqv_alone() {
+fn a_detached_signature_is_verified_with_sqv_alone() {
     let (_directory, archive) = own_archive(|builder| builder);
     fs::remove_file(archive.state(0).root.join("dists/trixie/InRelease")).unwrap();
     let server = Server::start(&archive.state(0).root).unwrap();
@@ -114,7 +114,7 @@ fn a_release_with_a_detached_signature_with_sqv_alone() {
 }
 
 #[test]
-fn fingerprints_and_kinds_of_keyrings_with_sqv_alone() {
+fn fingerprints_and_armored_keyrings_count_with_sqv_alone() {
     let server = Server::start(&common().state(0).root).unwrap();
     let directory = tempfile::tempdir().unwrap();
     let armored = directory.path().join("key.asc");
@@ -155,7 +155,7 @@ fn a_policy_for_sqv_counts() {
 }
 
 #[test]
-fn update_with_sqv_alone() {
+fn update_verifies_with_sqv_alone() {
     let programs = sqv_alone();
     let directory = passable();
     let server = Server::start(&common().state(0).root).unwrap();
@@ -211,7 +211,7 @@ fn bootstrap(programs: &Programs, server: &Server, archive: &Archive, key: &Path
 }
 
 #[test]
-fn bootstrap_with_sqv_alone() {
+fn bootstrap_verifies_with_sqv_alone() {
     let (directory, archive) = installable();
     let server = Server::start(&archive.state(0).root).unwrap();
     let programs = sqv_alone();

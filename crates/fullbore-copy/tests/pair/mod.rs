@@ -33,7 +33,7 @@ pub enum Step {
 }
 
 /// A copy with both ends here.
-pub struct Ends<'a> {
+pub struct Pair<'a> {
     source: &'a Path,
     target: &'a Path,
     options: &'a Options,
@@ -45,15 +45,15 @@ pub fn options() -> Options {
     Options { durability: Durability::None, threads: 2, compress: Compress::Never, ..Options::default() }
 }
 
-impl<'a> Ends<'a> {
+impl<'a> Pair<'a> {
     /// From one directory's content to another.
-    pub fn new(source: &'a Path, target: &'a Path, options: &'a Options) -> Ends<'a> {
-        Ends { source, target, options, rotational: false }
+    pub fn new(source: &'a Path, target: &'a Path, options: &'a Options) -> Pair<'a> {
+        Pair { source, target, options, rotational: false }
     }
 
     /// With a source on a disk whose arm has to be moved.
-    pub fn on_an_arm(self) -> Ends<'a> {
-        Ends { rotational: true, ..self }
+    pub fn on_an_arm(self) -> Pair<'a> {
+        Pair { rotational: true, ..self }
     }
 
     /// Runs it; true if it came to its end.

@@ -12,7 +12,7 @@ use serde_json::json;
 use tokio::task::JoinSet;
 
 use crate::client::Oracle;
-use crate::server::{Fault, Share};
+use crate::server::{Fault, StoredShare};
 use crate::world::{LONG, SECRET, World, chk, content};
 
 const FILES: usize = 10;
@@ -112,7 +112,7 @@ async fn a_slow_server_is_named() {
     put_small(&world).await;
     let verdict = verdict(&world, begun, None);
     let limit = &verdict.limit;
-    assert!(limit.starts_with("server s2 (") && limit.ends_with("(turn-around)"), "{verdict:?}");
+    assert!(limit.starts_with("server s2 (") && limit.ends_with("(server latency)"), "{verdict:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -170,7 +170,7 @@ async fn shares_in_the_layout_for_huge_files_are_proven_and_read() {
     for (number, &server) in order.iter().enumerate() {
         let bytes = shares[number].clone();
         assert_eq!(bytes[..4], [0, 0, 0, 2], "version 2");
-        world.servers[server].state().shares.insert((name.clone(), number as u16), Share::whole(bytes));
+        world.servers[server].state().shares.insert((name.clone(), number as u16), StoredShare::whole(bytes));
     }
     let (got, result) = world.get(&cap).await;
     assert!(got == data, "{result:?}");
@@ -206,7 +206,7 @@ async fn shares_that_have_their_blocks_elsewhere_do_not_spoil_the_others() {
                 }
                 bytes.insert(36, 7);
             }
-            world.servers[server].state().shares.insert((name.clone(), number as u16), Share::whole(bytes));
+            world.servers[server].state().shares.insert((name.clone(), number as u16), StoredShare::whole(bytes));
         }
         let (got, result) = world.get(&cap).await;
         assert!(got == data, "{size}: {result:?}");

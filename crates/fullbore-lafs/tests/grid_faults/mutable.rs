@@ -13,7 +13,7 @@ use fullbore_lafs::mutable::{self, MutableError};
 use fullbore_lafs::{Cap, Code, Mutable, Tree, base32};
 use tokio::sync::mpsc;
 
-use crate::server::{Fault, GbsServer, Share};
+use crate::server::{Fault, GbsServer, StoredShare};
 use crate::world::{LIMIT, LONG, World};
 
 /// Long beside what a busy machine takes for an answer.
@@ -89,7 +89,7 @@ impl File {
     /// Puts a share on a server, in the place of others of this number.
     fn put(&self, server: &GbsServer, number: u16, bytes: &[u8]) {
         let name = base32::encode(&self.cap.storage_index());
-        server.state().shares.insert((name, number), Share::whole(bytes.to_vec()));
+        server.state().shares.insert((name, number), StoredShare::whole(bytes.to_vec()));
     }
 
     /// Reads the file: how many bytes it has, and what was wrong.

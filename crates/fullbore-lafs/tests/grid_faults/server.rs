@@ -64,7 +64,7 @@ pub enum Fault {
 }
 
 #[derive(Debug, Default)]
-pub struct Share {
+pub struct StoredShare {
     pub bytes: Vec<u8>,
     /// Ranges that are there.
     there: Vec<(u64, u64)>,
@@ -74,7 +74,7 @@ pub struct Share {
 #[derive(Debug, Default)]
 pub struct State {
     pub fault: Fault,
-    pub shares: BTreeMap<(String, u16), Share>,
+    pub shares: BTreeMap<(String, u16), StoredShare>,
     /// Method and path of each request.
     pub log: Vec<String>,
     /// Ranges that were written: share, from, to.
@@ -273,7 +273,7 @@ impl State {
                 _ => true,
             };
             if is_taken && !self.shares.contains_key(&key) {
-                self.shares.insert(key, Share { bytes: vec![0; size as usize], ..Share::default() });
+                self.shares.insert(key, StoredShare { bytes: vec![0; size as usize], ..StoredShare::default() });
                 allocated.push(number);
             }
         }
@@ -354,10 +354,10 @@ impl State {
     }
 }
 
-impl Share {
+impl StoredShare {
     /// One that is complete.
-    pub fn whole(bytes: Vec<u8>) -> Share {
-        Share { there: vec![(0, bytes.len() as u64)], bytes, complete: true }
+    pub fn whole(bytes: Vec<u8>) -> StoredShare {
+        StoredShare { there: vec![(0, bytes.len() as u64)], bytes, complete: true }
     }
 
     fn missing(&self) -> Vec<(u64, u64)> {

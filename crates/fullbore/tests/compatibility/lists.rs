@@ -10,13 +10,13 @@ use crate::harness::Ran;
 use crate::{SITE, fullbore, plain, ran, unpack};
 
 /// A lists directory of an older version with a configuration of apt for it, and its archive.
-struct Place {
+struct OldLists {
     directory: TempDir,
     server: Server,
 }
 
-impl Place {
-    fn new(lists: &str, state: usize) -> Place {
+impl OldLists {
+    fn new(lists: &str, state: usize) -> OldLists {
         let directory = tempfile::tempdir().unwrap();
         unpack("archive", &directory.path().join("archive"));
         unpack(lists, &directory.path().join("lists"));
@@ -36,7 +36,7 @@ impl Place {
         for (name, text) in [("a.sources", &sources), ("apt.conf", &configuration), ("status", &String::new())] {
             fs::write(directory.path().join(name), text).unwrap();
         }
-        Place { directory, server }
+        OldLists { directory, server }
     }
 
     fn at(&self, part: &str) -> PathBuf {
@@ -64,7 +64,7 @@ impl Place {
 
 #[test]
 fn lists_that_are_current_cost_one_request() {
-    let place = Place::new("lists", 0);
+    let place = OldLists::new("lists", 0);
     place.update(&["--changed-exit"]).exits(10);
     let log = place.server.take_log();
     assert_eq!((log.len(), log[0].status), (1, 304), "{log:?}");
@@ -74,7 +74,7 @@ fn lists_that_are_current_cost_one_request() {
 #[test]
 fn lists_are_brought_to_the_next_state_by_patches() {
     for lists in ["lists", "lists-unfinished"] {
-        let place = Place::new(lists, 1);
+        let place = OldLists::new(lists, 1);
         let unfinished = fs::read_dir(place.at("lists/partial")).unwrap().count() > 0;
         assert_eq!(unfinished, lists == "lists-unfinished", "the fixture is in order");
         place.update(&[]).exits(0);

@@ -16,16 +16,16 @@ use crate::log::Log;
 use crate::{OTHER_BOOT, SITE, fullbore, plain, ran, this_boot, unpack};
 
 /// A mirror of an older version, and the two states of its archive.
-struct Place {
+struct OldMirror {
     directory: TempDir,
 }
 
-impl Place {
-    fn new(mirror: &str) -> Place {
+impl OldMirror {
+    fn new(mirror: &str) -> OldMirror {
         let directory = tempfile::tempdir().unwrap();
         unpack("archive", &directory.path().join("archive"));
         unpack(mirror, &directory.path().join("mirror"));
-        Place { directory }
+        OldMirror { directory }
     }
 
     fn mirror(&self) -> PathBuf {
@@ -142,7 +142,7 @@ fn came(log: &[LogEntry], path: &str) -> u64 {
 
 #[test]
 fn an_unchanged_archive_costs_one_request_and_changes_nothing() {
-    let place = Place::new("mirror");
+    let place = OldMirror::new("mirror");
     let server = Server::start(place.state(0)).unwrap();
     let before = all_of(&place.mirror());
     place.run(&server, &["--changed-exit"]).exits(10);
@@ -154,7 +154,7 @@ fn an_unchanged_archive_costs_one_request_and_changes_nothing() {
 
 #[test]
 fn of_the_next_state_only_what_is_new_is_fetched() {
-    let place = Place::new("mirror");
+    let place = OldMirror::new("mirror");
     let server = Server::start(place.state(1)).unwrap();
     let before = all_of(&place.mirror());
     let ran = place.run(&server, &[]).exits(0);
@@ -180,7 +180,7 @@ fn of_the_next_state_only_what_is_new_is_fetched() {
 
 #[test]
 fn a_damaged_file_is_found_and_repaired_by_what_the_state_says() {
-    let place = Place::new("mirror");
+    let place = OldMirror::new("mirror");
     let server = Server::start(place.state(0)).unwrap();
     let path = files(&place.mirror()).into_iter().find(|path| path.starts_with("pool/")).unwrap();
     let right = fs::read(place.mirror().join(&path)).unwrap();
@@ -233,7 +233,7 @@ fn published_before(mirror: &Path, seconds: i64) {
 
 #[test]
 fn files_of_the_state_before_go_when_their_time_is_over() {
-    let place = Place::new("mirror-updated");
+    let place = OldMirror::new("mirror-updated");
     let (before, now) = (named(&place.state(0)), named(&place.state(1)));
     let pool = || -> BTreeSet<String> {
         files(&place.mirror()).into_iter().filter(|path| path.starts_with("pool/")).collect()
@@ -268,7 +268,7 @@ fn nothing_whole_came_again(log: &[LogEntry], unfinished: &Log) {
 }
 
 /// Goes on with a run that was killed in this boot, to the state of this number.
-fn gone_on_with(place: &Place, number: usize) {
+fn gone_on_with(place: &OldMirror, number: usize) {
     let mut unfinished = Log::of(&place.mirror());
     unfinished.say_it_was_written_in(&this_boot());
     assert!(
@@ -295,14 +295,14 @@ fn gone_on_with(place: &Place, number: usize) {
 
 #[test]
 fn an_unfinished_mirror_is_gone_on_with() {
-    let place = Place::new("mirror-unfinished");
+    let place = OldMirror::new("mirror-unfinished");
     assert!(!place.mirror().join("dists/sid/InRelease").exists(), "nothing is published yet");
     gone_on_with(&place, 0);
 }
 
 #[test]
 fn an_unfinished_update_is_gone_on_with() {
-    let place = Place::new("mirror-updating");
+    let place = OldMirror::new("mirror-updating");
     let inrelease = |root: PathBuf| fs::read(root.join("dists/sid/InRelease")).unwrap();
     assert_eq!(inrelease(place.mirror()), inrelease(place.state(0)), "the state before is published");
     gone_on_with(&place, 1);
@@ -313,7 +313,7 @@ fn an_unfinished_update_is_gone_on_with() {
 #[test]
 fn after_another_boot_whole_files_are_read_and_half_ones_come_again() {
     for (mirror, number) in [("mirror-unfinished", 0), ("mirror-updating", 1)] {
-        let place = Place::new(mirror);
+        let place = OldMirror::new(mirror);
         let mut unfinished = Log::of(&place.mirror());
         unfinished.say_it_was_written_in(OTHER_BOOT);
         // One of the whole ones did not.

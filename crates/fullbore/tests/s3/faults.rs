@@ -136,7 +136,7 @@ fn a_report_and_a_trace_are_written_without_names() {
     let report: serde_json::Value = serde_json::from_str(&report).unwrap();
     let summary = &report["summary"];
     assert_eq!((summary["totals"]["files"].as_u64(), summary["hosts"][0]["requests"].as_u64()), (Some(20), Some(21)));
-    assert_eq!(summary["verdict"]["limit"], "server 127.0.0.1 (turn-around)", "{summary}");
+    assert_eq!(summary["verdict"]["limit"], "server 127.0.0.1 (server latency)", "{summary}");
     let stages: Vec<_> = report["timeline"]["stages"].as_array().unwrap().iter().map(|lane| &lane["stage"]).collect();
     assert!(stages.iter().any(|stage| *stage == "send"), "{stages:?}");
     let trace: serde_json::Value = serde_json::from_str(&trace).unwrap();
@@ -144,7 +144,7 @@ fn a_report_and_a_trace_are_written_without_names() {
     let slow = done.summary()["verdict"].clone();
     assert_eq!(
         (slow["limit"].as_str(), slow["confident"].as_bool()),
-        (Some("server 127.0.0.1 (turn-around)"), Some(true))
+        (Some("server 127.0.0.1 (server latency)"), Some(true))
     );
 }
 
@@ -187,6 +187,7 @@ fn some_objects_are_there_and_some_are_not() {
     assert!(store.requests().iter().all(|request| request.method != "POST"), "nothing is deleted after a failure");
 }
 
+/// F13: a store that tells a wrong checksum
 #[test]
 fn a_store_that_has_other_bytes_is_not_believed() {
     let (_, client, tree) = with_files(1, |request| if request.is_put() { Fault::WrongChecksum } else { Fault::None });
@@ -331,6 +332,7 @@ fn indexes_go_after_all_else() {
     assert!(store.requests().iter().all(|request| !request.path.ends_with("InRelease")), "sent in spite of a failure");
 }
 
+/// F13: an error in the body of an answer with status 200
 #[test]
 fn parts_that_fail_are_sent_again_or_all_is_given_up() {
     let large = content(40 << 20, 1);
@@ -606,7 +608,7 @@ fn a_limit_on_the_rate_is_that_of_all_connections_together() {
 }
 
 #[test]
-fn nobody_listens() {
+fn a_store_where_nobody_listens_is_exit_3_and_keeps_the_list() {
     let client = Client::new("http://127.0.0.1:1");
     let file = client.file("f", b"x");
     let list = client.file("list", b"of an earlier run");
@@ -629,7 +631,7 @@ fn a_store_in_onion_was_tried_again_and_again() {
 }
 
 #[test]
-fn flags_that_do_not_go_together() {
+fn flags_that_do_not_go_together_are_refused() {
     let client = Client::new("http://127.0.0.1:1");
     let file = client.file("f", b"x");
     let file = file.to_str().unwrap();

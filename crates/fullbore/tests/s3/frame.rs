@@ -56,7 +56,7 @@ fn a_terminal_shows_how_far_the_run_is_and_what_limits_it() {
     for part in ["put", " % ", "/s", " left", "limit"] {
         assert!(shown.contains(part), "{part}: {shown:?}");
     }
-    assert!(shown.contains("server 127.0.0.1 (turn-around)"), "{shown:?}");
+    assert!(shown.contains("server 127.0.0.1 (server latency)"), "{shown:?}");
     assert!(shown.contains("s3://bucket/t/39"), "addresses are on stdout: {shown:?}");
 }
 

@@ -95,7 +95,7 @@ fn a_listing_without_an_order_says_nothing_of_what_it_did_not_come_to() {
 }
 
 #[test]
-fn a_listing_that_cannot_be_had_or_read() {
+fn a_refused_listing_is_done_without_and_an_unreadable_one_fails() {
     let (store, client, tree) = with_files(12, listed(|_| Fault::Answer(501, "", "")));
     for (stored, present) in [(12, 0), (0, 12)] {
         let summary = put(&client, &tree, &[]).summary();

@@ -210,7 +210,7 @@ fn a_store_that_lists_in_no_order_or_twice_loses_nothing() {
 }
 
 #[test]
-fn several_addresses_and_addresses_from_stdin() {
+fn several_addresses_are_got_also_from_stdin() {
     let store = Store::start(well());
     let client = Client::new(&store.url);
     for key in ["x/a", "x/b", "y/a", "y/c/d", "z"] {
@@ -238,7 +238,7 @@ fn several_addresses_and_addresses_from_stdin() {
         (vec!["get", "-o", &to, "s3://bucket/x"], "s3://bucket/x/"),
         (vec!["get", "-o", &to, "s3://bucket/x/*.gz"], "--include '*.gz'"),
         (vec!["get", "-o", &to, "s3://bucket/x/", "s3://elsewhere/y"], "one bucket at a time"),
-        (vec!["get", "-o", "/dev/null", "s3://bucket/x/"], "is no directory"),
+        (vec!["get", "-o", "/dev/null", "s3://bucket/x/"], "is not a directory"),
     ] {
         let refused = client.run(arguments.iter().copied());
         assert!(

@@ -12,13 +12,13 @@ use fullbore_testkit::process::clean_command;
 use fullbore_testkit::server::{Fault, FaultRule, PathMatch};
 
 /// A line to a server, which can be cut.
-struct Line {
+struct Link {
     url: String,
     streams: Arc<Mutex<Option<Vec<TcpStream>>>>,
 }
 
-impl Line {
-    fn to(server: &str) -> Line {
+impl Link {
+    fn to(server: &str) -> Link {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("nats://{}", listener.local_addr().unwrap());
         let (server, streams) =
@@ -37,7 +37,7 @@ impl Line {
                 streams.extend([near, far]);
             }
         });
-        Line { url, streams }
+        Link { url, streams }
     }
 
     fn cut(&self) {
@@ -52,7 +52,7 @@ impl Line {
 fn workers_without_the_queue_store_what_they_hold_and_others_the_rest() {
     let (store, server, nats) = (versitygw(), served(0), Nats::start(""));
     server.change(|behaviour| behaviour.delay = Duration::from_millis(150));
-    let (bucket, line) = (Bucket::at(&store.url), Line::to(&nats.url()));
+    let (bucket, line) = (Bucket::at(&store.url), Link::to(&nats.url()));
     let lone = bucket.worker_of(&line.url, &[]);
     let mut other = bucket.worker_of(&nats.url(), &["--once"]);
     let mut planner = Worker::start(bucket.planner_of(&[&server], &nats.url(), &["--no-local"]));
