@@ -36,7 +36,7 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg(&self.path).status();
+        let _ = Command::new("umount").arg("--lazy").arg(&self.path).status();
     }
 }
 

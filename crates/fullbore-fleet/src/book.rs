@@ -105,8 +105,8 @@ struct Entry {
     incomplete: Files,
     fetched: Files,
     has_failed: bool,
-    /// Whether a file is on no mirror.
-    is_lost: bool,
+    /// Whether a failure may pass: another delivery may bring that file.
+    may_pass: bool,
     /// Time of the last fetched or sent byte, or of the delivery.
     moved: Duration,
     is_begun: bool,
@@ -119,7 +119,11 @@ impl Entry {
     }
 
     fn is_given_up(&self) -> bool {
-        self.is_lost || self.deliveries >= DELIVERIES_MAX
+        self.has_failed && !self.may_pass || self.is_last_delivery()
+    }
+
+    fn is_last_delivery(&self) -> bool {
+        self.deliveries >= DELIVERIES_MAX
     }
 
     /// Ends a failed task.
@@ -251,7 +255,7 @@ impl Book {
             incomplete,
             fetched: Files::default(),
             has_failed: false,
-            is_lost: false,
+            may_pass: false,
             moved: now,
             is_begun: false,
             extended: now,
@@ -301,7 +305,7 @@ impl Book {
         self.close(now, number, item)
     }
 
-    /// A file could not be fetched from any mirror, or not be stored.
+    /// A file could not be fetched from any mirror, or not be stored. Another delivery may bring it.
     pub fn failed(
         &mut self,
         now: Duration,
@@ -311,21 +315,33 @@ impl Book {
         fault: &str,
     ) -> Vec<Step> {
         let Some(entry) = self.entries.get_mut(&number) else { return Vec::new() };
-        let Some(path) = entry.task.items.get(item).map(|item| item.path.clone()) else { return Vec::new() };
-        entry.has_failed = true;
-        let is_final = entry.is_given_up() && !entry.has_lapsed(now);
-        let mut steps = vec![Step::Report(Fault::new(self.worker.clone(), host, path, fault, is_final))];
-        steps.extend(self.close(now, number, item));
-        steps
+        entry.may_pass = true;
+        let is_final = entry.is_last_delivery();
+        self.report(now, number, item, (host, fault), is_final)
     }
 
     /// No other delivery brings the file: every mirror has answered and none has it, or the store has other content in its
-    /// place.
+    /// place. Other files of the task may still be delivered again.
     pub fn lost(&mut self, now: Duration, number: TaskNumber, item: usize, fault: &str) -> Vec<Step> {
-        if let Some(entry) = self.entries.get_mut(&number) {
-            entry.is_lost = true;
-        }
-        self.failed(now, number, item, None, fault)
+        self.report(now, number, item, (None, fault), true)
+    }
+
+    /// Reports a failed file. `is_final` says that no other delivery brings it.
+    fn report(
+        &mut self,
+        now: Duration,
+        number: TaskNumber,
+        item: usize,
+        (host, fault): (Option<String>, &str),
+        is_final: bool,
+    ) -> Vec<Step> {
+        let Some(entry) = self.entries.get_mut(&number) else { return Vec::new() };
+        let Some(path) = entry.task.items.get(item).map(|item| item.path.clone()) else { return Vec::new() };
+        entry.has_failed = true;
+        let is_final = is_final && !entry.has_lapsed(now);
+        let mut steps = vec![Step::Report(Fault::new(self.worker.clone(), host, path, fault, is_final))];
+        steps.extend(self.close(now, number, item));
+        steps
     }
 
     /// Counts a file as stored or failed; after the last one, the task ends.
@@ -372,8 +388,9 @@ impl Book {
     /// delivered again later, and given up after several deliveries, as after any failure.
     pub fn fail_all(&mut self, now: Duration, fault: &str) -> Vec<Step> {
         let mut steps = Vec::new();
-        for entry in std::mem::take(&mut self.entries).into_values().filter(|entry| !entry.has_lapsed(now)) {
-            let is_final = entry.is_given_up();
+        for mut entry in std::mem::take(&mut self.entries).into_values().filter(|entry| !entry.has_lapsed(now)) {
+            entry.may_pass = true;
+            let is_final = entry.is_last_delivery();
             let items = entry.task.items.iter().zip(&entry.progress);
             let open = items.filter(|(_, progress)| **progress != Progress::Ended);
             // The planner needs each path of a task that is given up; otherwise one report is enough.
@@ -486,6 +503,20 @@ mod tests {
             assert!(matches!(&steps[..], [Step::Report(fault)] if fault.is_final == (deliveries == 5)), "{steps:?}");
             assert_eq!(book.stored(SECOND, begun.number, 1), [step]);
         }
+    }
+
+    #[test]
+    fn a_lost_file_ends_its_task_unless_another_may_still_come() {
+        let mut book = book();
+        let begun = begin(&mut book, SECOND, held(&task(1, 2), 1, "a"));
+        let steps = book.lost(SECOND, begun.number, 0, "on no mirror");
+        assert!(matches!(&steps[..], [Step::Report(fault)] if fault.is_final), "{steps:?}");
+        assert_eq!(book.stored(SECOND, begun.number, 1), [Step::Discard(delivery("a"))]);
+        let begun = begin(&mut book, SECOND, held(&task(1, 2), 1, "b"));
+        book.lost(SECOND, begun.number, 0, "on no mirror");
+        let steps = book.failed(SECOND, begun.number, 1, None, "503");
+        let again = Step::GiveBack(delivery("b"), 5 * SECOND);
+        assert!(matches!(&steps[..], [Step::Report(fault), last] if !fault.is_final && *last == again), "{steps:?}");
     }
 
     /// F2

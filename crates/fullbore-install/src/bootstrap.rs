@@ -195,7 +195,9 @@ fn discard(place: TargetDirectory, result: Result<(), CommandError>) -> Result<(
 /// Adds to an error that the next run starts over: an incomplete root is never reused, even if its package files were
 /// kept.
 fn starts_over(mut error: CommandError) -> CommandError {
-    if error.kind == ErrorKind::Disk && !error.hints.is_empty() {
+    // The hint of a file without access is right as it is.
+    let is_full = error.kind == ErrorKind::Disk && !error.message.contains("Permission denied");
+    if is_full && !error.hints.is_empty() {
         error.hints = vec!["free some space or use another disk, and run again: the root is made anew".to_owned()];
     }
     error

@@ -496,3 +496,23 @@ fn ranges_of_a_store_in_directory_order_have_all_keys() {
         }
     }
 }
+
+/// F13: the status is sent before the copy is made.
+#[test]
+fn an_error_in_the_body_of_a_copy_is_no_success() {
+    let copy = |bodies: &'static [&'static str]| {
+        let mut bodies = bodies.iter();
+        let script = move |_: &Request| Fault::Answer(200, "", bodies.next().copied().unwrap_or_default());
+        let bench = Bench::new(WriteMode::Create, script);
+        let copied = bench.runtime.block_on(bench.objects.copy("a", "b", Vec::new(), None));
+        (copied.map_err(|error| error.to_string()), bench.store.requests().len())
+    };
+    let (refused, requests) = copy(&["<Error><Code>AccessDenied</Code><Message>no</Message></Error>"]);
+    assert!(refused.as_ref().is_err_and(|error| error.contains("AccessDenied")), "{refused:?}");
+    assert_eq!(requests, 1);
+    let (repeated, requests) = copy(&[
+        "<Error><Code>InternalError</Code><Message>again</Message></Error>",
+        "<CopyObjectResult><ETag>\"x\"</ETag></CopyObjectResult>",
+    ]);
+    assert_eq!((repeated, requests), (Ok(()), 2));
+}

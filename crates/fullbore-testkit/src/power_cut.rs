@@ -103,6 +103,7 @@ impl AfterCut {
 
 impl Drop for AfterCut {
     fn drop(&mut self) {
-        let _ = run("umount", &[self.mount.as_os_str()]);
+        // A process that is just ending may still hold it.
+        let _ = run("umount", &["--lazy".as_ref(), self.mount.as_os_str()]);
     }
 }

@@ -153,6 +153,9 @@ pub enum UrlError {
         /// The host.
         host: String,
     },
+    /// No valid host, and an `@` behind it: a user name or password may contain a slash.
+    #[error("URL with an @ behind an invalid host; write a / in a user name or password as %2F")]
+    UnencodedUserInfo,
     /// `#…`.
     #[error("URL has a fragment (#)")]
     Fragment,
@@ -238,7 +241,9 @@ impl Url {
             Some((userinfo, host)) => (Some(userinfo), host),
             None => (None, authority),
         };
-        let (host, port) = parse_host_and_port(host_and_port)?;
+        // Such a "host" may be the first half of a password.
+        let hidden = |error| if path.contains('@') { UrlError::UnencodedUserInfo } else { error };
+        let (host, port) = parse_host_and_port(host_and_port).map_err(hidden)?;
         check_path(path)?;
         let slash = if path.starts_with('/') { "" } else { "/" };
         let credentials = match userinfo {
@@ -395,14 +400,13 @@ pub(crate) fn split_scheme(text: &str) -> Option<(Scheme, &str)> {
 
 /// The error for a text that does not begin with `http://` or `https://`.
 fn scheme_error(text: &str) -> UrlError {
-    let shown = match text.contains("://") {
-        true => without_credentials(text),
-        // Without a scheme, nothing tells where a password ends: it may contain a slash.
-        false => text.rsplit_once('@').map_or(text, |(_, rest)| rest).to_owned(),
-    };
-    let found = shortened(&shown);
+    let found = |hidden: &str| shortened(&public_part(text).unwrap_or_else(|| hidden.to_owned()));
     let lacks_only_scheme = !text.contains(":/") && Url::parse_with_userinfo(&format!("https://{text}")).is_ok();
-    if lacks_only_scheme { UrlError::NoScheme { found } } else { UrlError::Scheme { found } }
+    if lacks_only_scheme {
+        UrlError::NoScheme { found: found(HIDDEN_HOST) }
+    } else {
+        UrlError::Scheme { found: found(HIDDEN) }
+    }
 }
 
 /// Checks an encoded path with query.
@@ -455,13 +459,48 @@ fn shortened(text: &str) -> String {
     }
 }
 
-/// An address as it may be shown and kept: without what stands before the host's `@` (RFC 3986, 3.2.1).
+/// Stands in an error for an address that may not be shown.
+const HIDDEN: &str = "…";
+
+/// Stands in a hint for a host that may not be shown.
+pub const HIDDEN_HOST: &str = "HOST…";
+
+/// The part of a foreign address that an error may show: all but credentials. `None` if nothing of it may be shown.
+///
+/// An `@` behind the first slash may belong to a path, or end a password that contains a slash. Nothing tells which.
+pub fn public_part(address: &str) -> Option<String> {
+    let is_scheme = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte));
+    // `me:pass://word@host` has no scheme.
+    let rest_at = address.find("://").filter(|end| is_scheme(&address[..*end])).map_or(0, |end| end + "://".len());
+    let (scheme, rest) = address.split_at(rest_at);
+    let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    if path.contains('@') {
+        return None;
+    }
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    Some(format!("{scheme}{host}{path}"))
+}
+
+/// A foreign address for an error message: its [`public_part`], or an ellipsis.
+pub fn shown(address: &str) -> String {
+    public_part(address).unwrap_or_else(|| HIDDEN.to_owned())
+}
+
+/// The address of an archive as it is recorded and compared: without what stands before the host's `@` (RFC 3986,
+/// 3.2.1). Errors about addresses that may be malformed use [`shown`].
 pub fn without_credentials(address: &str) -> String {
     let (scheme, rest) = address.split_once("://").map_or(("", address), |(scheme, rest)| (scheme, rest));
-    let authority = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-    let Some(at) = rest[..authority].rfind('@') else { return address.to_owned() };
+    let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    let (userinfo, host) = authority.rsplit_once('@').map_or((None, authority), |(user, host)| (Some(user), host));
+    // The first half of a password with a slash is no host.
+    if split_scheme(address).is_some() && path.contains('@') && parse_host_and_port(host).is_err() {
+        return HIDDEN.to_owned();
+    }
+    if userinfo.is_none() {
+        return address.to_owned();
+    }
     let slashes = if scheme.is_empty() { "" } else { "://" };
-    format!("{scheme}{slashes}{}", &rest[at + 1..])
+    format!("{scheme}{slashes}{host}{path}")
 }
 
 #[cfg(test)]
@@ -555,11 +594,49 @@ mod tests {
         assert_eq!(credentials, Some(Credentials::new("us@er", "se:cret")));
         let error = Url::parse("https://user:secret@h/x").unwrap_err();
         assert!(!format!("{error} {error:?}").contains("secret"), "{error}");
-        for text in ["secret@h", "user:secret@h", "user:sec/secret@h", "ftp://user:secret@h/x"] {
+        for text in [
+            "secret@h",
+            "user:secret@h",
+            "user:sec/secret@h",
+            "secret/x@h",
+            "ftp://user:secret@h/x",
+            "minio://AKIA:secret/cd@store",
+            "minio://AKIA:ab/secret@store",
+            "https:/user:secret@h",
+            "https://user:secret/x@h",
+            "https://user:x/secret@h",
+            "https://us@er:secret/x@h",
+            "https://sec+ret:secret?x@h",
+        ] {
             let error = Url::parse(text).unwrap_err();
             assert!(!format!("{error} {error:?}").contains("secret"), "{error}");
             assert!(!format!("{error:?}").contains('@'), "{error:?}");
+            assert!(!shown(text).contains("secret"), "{text}");
         }
+        assert_eq!(without_credentials("https://user:secret/x@h"), "…");
+    }
+
+    #[test]
+    fn an_address_is_shown_only_if_its_credentials_are_told_apart() {
+        for (text, part) in [
+            ("store.example.org/a", Some("store.example.org/a")),
+            ("minio://AKIA:abcd@store/x", Some("minio://store/x")),
+            ("AKIA:ab@cd@store:9000", Some("store:9000")),
+            ("minio://AKIA:ab/cd@store", None),
+            ("me@x:ab/cd@store", None),
+            ("me:ab://cd@store", None),
+            ("store.example.org/a@b", None),
+            ("https://h/a@b", None),
+            ("//me:ab@h", None),
+            ("me:ab?c@h", None),
+        ] {
+            assert_eq!(public_part(text).as_deref(), part, "{text}");
+        }
+        let error = Url::parse("store.example.org/a@b").unwrap_err();
+        assert!(error.to_string().ends_with("write https://HOST…"), "{error}");
+        assert_eq!(Url::parse("https://h/a@b").unwrap().path(), "/a@b");
+        assert_eq!(without_credentials("https://me:x@h/a@b"), "https://h/a@b");
+        assert_eq!(without_credentials("s3://bucket/a@b"), "s3://bucket/a@b");
     }
 
     #[test]

@@ -217,7 +217,7 @@ impl IgnoringCase {
 
 impl Drop for IgnoringCase {
     fn drop(&mut self) {
-        let _ = std::process::Command::new("umount").arg(&self.path).status();
+        let _ = std::process::Command::new("umount").arg("--lazy").arg(&self.path).status();
         let _ = std::process::Command::new("losetup").args(["-d", &self.device]).status();
     }
 }

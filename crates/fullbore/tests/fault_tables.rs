@@ -52,6 +52,7 @@ fn meant(name: &str) -> Vec<PathBuf> {
         Some(("s3" | "store_mirror", _)) => crates.join("fullbore/tests").join(name),
         None if name == "store_mirror.rs" => crates.join("fullbore/tests").join(name),
         Some(("mirror", _)) => crates.join("fullbore-mirror/src").join(name),
+        Some(("fullbore-s3", _)) => crates.join(name),
         Some(("put_fleet", _)) => crates.join("fullbore-s3/tests").join(name),
         _ => fleet.join("src").join(name),
     };

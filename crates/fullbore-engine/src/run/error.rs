@@ -77,36 +77,20 @@ impl ErrorKind {
 /// Lines of context shown; the rest is counted. A guess: what fits a screen.
 const CONTEXT_SHOWN: usize = 12;
 
-/// A refusal of this machine's kernel. By the time an error reaches a command, it is often text, in which Rust never
-/// translates these messages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Denied {
-    /// `EACCES`: the modes of a file or directory.
-    Access,
-    /// `EPERM`: an operation that needs the owner or root, or an immutable file.
-    Operation,
+/// The hint for `EACCES`. `EPERM` has no hint, because it has too many causes: file systems without links or owners,
+/// containers, sandboxes, immutable files.
+const NO_ACCESS: &str = "run as a user who has access to it, or change its permissions";
+
+/// Whether this text tells of `EACCES`. By the time an error reaches a command, it is often text, in which Rust never
+/// translates this message.
+fn says_no_access(text: &str) -> bool {
+    text.contains("Permission denied (os error 13)")
 }
 
-impl Denied {
-    const TEXTS: [(&str, Denied); 2] = [
-        ("Permission denied (os error 13)", Denied::Access),
-        ("Operation not permitted (os error 1)", Denied::Operation),
-    ];
-
-    fn in_text(text: &str) -> Option<Denied> {
-        Denied::TEXTS.iter().find(|(written, _)| text.contains(written)).map(|(_, denied)| *denied)
-    }
-
-    fn of_error(error: &io::Error) -> Option<Denied> {
-        let is_denied = error.kind() == io::ErrorKind::PermissionDenied;
-        is_denied.then(|| Denied::in_text(&error.to_string()).unwrap_or(Denied::Access))
-    }
-
-    fn hint(self) -> &'static str {
-        match self {
-            Denied::Access => "run as a user who has access to it, or change its permissions",
-            Denied::Operation => "run as its owner or as root, or remove an immutable attribute (see lsattr)",
-        }
+fn is_no_access(error: &io::Error) -> bool {
+    match error.raw_os_error() {
+        Some(_) => says_no_access(&error.to_string()),
+        None => error.kind() == io::ErrorKind::PermissionDenied,
     }
 }
 
@@ -140,13 +124,15 @@ impl CommandError {
     /// named by a flag, is part of the source or lies at the destination.
     pub fn new(kind: ErrorKind, message: impl fmt::Display) -> Self {
         let message = message.to_string();
-        let denied = Denied::in_text(&message);
-        CommandError { kind, message, context: Vec::new(), hints: Vec::new(), report: None }.denied(denied)
+        let is_denied = says_no_access(&message);
+        CommandError { kind, message, context: Vec::new(), hints: Vec::new(), report: None }.without_access(is_denied)
     }
 
     /// The same failure with the kind and the hint of a refusal, if it was one of this machine.
-    fn denied(mut self, denied: Option<Denied>) -> Self {
-        let Some(denied) = denied else { return self };
+    fn without_access(mut self, is_denied: bool) -> Self {
+        if !is_denied {
+            return self;
+        }
         match self.kind {
             ErrorKind::Usage | ErrorKind::Locked | ErrorKind::Internal | ErrorKind::Disk => {
                 self.kind = ErrorKind::Disk;
@@ -156,9 +142,8 @@ impl CommandError {
             // connect(2) says the same of a packet that a firewall refuses.
             ErrorKind::Network | ErrorKind::Stale | ErrorKind::Interrupted => return self,
         }
-        let hint = denied.hint();
-        if !self.hints.iter().any(|given| given == hint) {
-            self.hints.push(hint.to_owned());
+        if !self.hints.iter().any(|given| given == NO_ACCESS) {
+            self.hints.push(NO_ACCESS.to_owned());
         }
         self
     }
@@ -168,7 +153,7 @@ impl CommandError {
     /// A source whose text the outer error has already taken over is not repeated.
     pub fn from_error(kind: ErrorKind, error: &(dyn std::error::Error + 'static)) -> Self {
         let mut message = error.to_string();
-        let mut denied = denied_by_kernel(error);
+        let mut is_denied = is_denied_by_kernel(error);
         let mut source = error.source();
         while let Some(inner) = source {
             let text = inner.to_string();
@@ -176,10 +161,10 @@ impl CommandError {
                 message.push_str(": ");
                 message.push_str(&text);
             }
-            denied = denied.or(denied_by_kernel(inner));
+            is_denied |= is_denied_by_kernel(inner);
             source = inner.source();
         }
-        CommandError::new(kind, message).denied(denied)
+        CommandError::new(kind, message).without_access(is_denied)
     }
 
     /// An error about flags or settings, with exit code 1.
@@ -201,13 +186,13 @@ impl CommandError {
     /// A failed operation on a local file: `cannot VERB PATH: reason`.
     pub fn cannot(verb: &str, path: &Path, error: &io::Error) -> Self {
         let message = format!("cannot {verb} {}: {error}", path.display());
-        CommandError::new(ErrorKind::Disk, message).denied(Denied::of_error(error))
+        CommandError::new(ErrorKind::Disk, message).without_access(is_no_access(error))
     }
 
     /// A file that the user named and that cannot be read: `cannot read PATH: reason`.
     pub fn unreadable(path: &Path, error: &io::Error) -> Self {
         let message = format!("cannot read {}: {error}", path.display());
-        CommandError::new(ErrorKind::Usage, message).denied(Denied::of_error(error))
+        CommandError::new(ErrorKind::Usage, message).without_access(is_no_access(error))
     }
 
     /// Adds a line to the facts about the error.
@@ -248,9 +233,9 @@ impl CommandError {
 }
 
 /// Whether an error is a refusal of the kernel. One that a library has made, such as that of a store, has no number.
-fn denied_by_kernel(error: &(dyn std::error::Error + 'static)) -> Option<Denied> {
-    let error = error.downcast_ref::<io::Error>().filter(|error| error.raw_os_error().is_some())?;
-    Denied::of_error(error)
+fn is_denied_by_kernel(error: &(dyn std::error::Error + 'static)) -> bool {
+    let error = error.downcast_ref::<io::Error>();
+    error.is_some_and(|error| error.raw_os_error().is_some() && is_no_access(error))
 }
 
 impl CommandError {
@@ -321,27 +306,28 @@ mod tests {
 
     #[test]
     fn a_file_without_access_has_one_exit_code_and_one_hint() {
-        for errno in [rustix::io::Errno::ACCESS, rustix::io::Errno::PERM] {
-            let denied = io::Error::from(errno);
-            for error in [
-                CommandError::usage(format_args!("cannot read x: {denied}")),
-                CommandError::new(ErrorKind::Internal, format_args!("cannot open x: {denied}")),
-                CommandError::new(ErrorKind::Locked, format_args!("cannot lock x: {denied}")),
-                CommandError::disk(Path::new("x"), &denied),
-                CommandError::cannot("write", Path::new("x"), &denied),
-                CommandError::unreadable(Path::new("x"), &denied),
-                CommandError::from_error(ErrorKind::Usage, &denied),
-            ] {
-                assert_eq!((error.exit_code(), error.hints.len()), (7, 1), "{error}");
-            }
-            // Most is done, or a signature was wrong: that is what a script has to know.
-            for kind in [ErrorKind::Partial, ErrorKind::Verification] {
-                let error = CommandError::new(kind, format_args!("x: {denied}"));
-                assert_eq!((error.kind, error.hints.len()), (kind, 1), "{error}");
-            }
-            let firewall = CommandError::new(ErrorKind::Network, format_args!("host: cannot connect: {denied}"));
-            assert_eq!((firewall.exit_code(), firewall.hints.len()), (3, 0));
+        let denied = io::Error::from(rustix::io::Errno::ACCESS);
+        for error in [
+            CommandError::usage(format_args!("cannot read x: {denied}")),
+            CommandError::new(ErrorKind::Internal, format_args!("cannot open x: {denied}")),
+            CommandError::new(ErrorKind::Locked, format_args!("cannot lock x: {denied}")),
+            CommandError::disk(Path::new("x"), &denied),
+            CommandError::cannot("write", Path::new("x"), &denied),
+            CommandError::unreadable(Path::new("x"), &denied),
+            CommandError::from_error(ErrorKind::Usage, &denied),
+        ] {
+            assert_eq!((error.exit_code(), error.hints.len()), (7, 1), "{error}");
         }
+        // Most is done, or a signature was wrong: that is what a script has to know.
+        for kind in [ErrorKind::Partial, ErrorKind::Verification] {
+            let error = CommandError::new(kind, format_args!("x: {denied}"));
+            assert_eq!((error.kind, error.hints.len()), (kind, 1), "{error}");
+        }
+        let firewall = CommandError::new(ErrorKind::Network, format_args!("host: cannot connect: {denied}"));
+        assert_eq!((firewall.exit_code(), firewall.hints.len()), (3, 0));
+        let not_permitted = io::Error::from(rustix::io::Errno::PERM);
+        let error = CommandError::unreadable(Path::new("x"), &not_permitted);
+        assert_eq!((error.exit_code(), error.hints.len()), (1, 0), "{error}");
         let other = CommandError::usage("x: No such device or address (os error 6)");
         assert_eq!((other.exit_code(), other.hints.len()), (1, 0));
         let ssh = CommandError::new(ErrorKind::Network, "host: Permission denied (publickey)");

@@ -24,6 +24,13 @@ const LINGERS_MOST: Duration = Duration::from_millis(500);
 /// Maximum time without delivery from the host of a small file, connecting included.
 const GET_LIMIT: Duration = Duration::from_secs(30);
 
+/// How long a small file may take from a host that delivers: 2.5 MB by a modem. The signed files of a dozen suites have
+/// less.
+const DELIVERING_MAX: Duration = Duration::from_secs(600);
+
+/// How long the head of a stream may wait for the answers before it, from a host that delivers.
+const HEAD_WAIT_MAX: Duration = Duration::from_secs(3600);
+
 /// Maximum number of pieces of a stream that wait for their taker; each is at most a read buffer.
 const STREAM_PIECES: usize = 8;
 
@@ -253,13 +260,17 @@ impl Watch {
 
     /// Waits for `awaited` as long as the host delivers: in each `limit`, at least the rate of a modem, of any
     /// requested data. So a file may take as long as its link needs, and may wait for others. `None` if the host does
-    /// not deliver.
+    /// not deliver, or after ten minutes: a hostile host must not deliver for ever.
     pub async fn while_delivering<T>(
         &self,
         host: HostId,
         limit: Duration,
         awaited: impl Future<Output = T>,
     ) -> Option<T> {
+        tokio::time::timeout(DELIVERING_MAX, self.delivering(host, limit, awaited)).await.ok().flatten()
+    }
+
+    async fn delivering<T>(&self, host: HostId, limit: Duration, awaited: impl Future<Output = T>) -> Option<T> {
         let received_bytes = || self.shared.host_clocks[host as usize].reading().bytes;
         let least = ((RATE_FLOOR_BYTES_PER_S * limit.as_secs_f64()) as u64).max(1);
         let mut awaited = pin!(awaited);
@@ -304,7 +315,8 @@ impl Watch {
         let reply = Reply::Stream(Some(head), pieces);
         lock(&self.shared.gets)[host as usize].push_back(PendingGet { get, reply, signed: Signed::default() });
         self.shared.wake.notify_waiters();
-        match self.while_delivering(host, limit, answer).await {
+        let awaited = self.delivering(host, limit, answer);
+        match tokio::time::timeout(HEAD_WAIT_MAX, awaited).await.ok().flatten() {
             Some(Ok(head)) => head.map(|head| Streamed { head, body }),
             Some(Err(_)) => Err(unreachable("connection lost".into())),
             None => Err(unreachable(format!("no answer within {} s", limit.as_secs_f64()))),

@@ -12,7 +12,7 @@ use crate::dispatcher::Limits;
 use crate::fetch::FetchOptions;
 use crate::proxy::{ProxyError, ProxySettings};
 use crate::tls::{Authorities, Offer, Tls, Trust};
-use crate::url::{Url, without_credentials};
+use crate::url::{Url, UrlError, public_part, shown};
 
 /// Bytes read and not yet written: so much for each connection keeps what a killed run loses below
 /// 1 MB, and four hosts of four connections busy. Bounded, since many hosts share one disk.
@@ -115,8 +115,7 @@ pub fn addresses<'a>(texts: impl Iterator<Item = &'a String>) -> Result<(Vec<Url
     let mut auth = AuthConf::new();
     let mut urls = Vec::new();
     for text in texts {
-        let usage =
-            |error: &dyn std::fmt::Display| CommandError::usage(format_args!("{}: {error}", without_credentials(text)));
+        let usage = |error: &dyn std::fmt::Display| CommandError::usage(format_args!("{}: {error}", shown(text)));
         let (url, credentials) = Url::parse_with_userinfo(text).map_err(|error| usage(&error))?;
         if let Some(credentials) = credentials {
             auth.add_for_url(&url, &credentials).map_err(|error| usage(&error))?;
@@ -192,13 +191,15 @@ const SERVE_IT: &str = "serve the directory by HTTP, put it into a bucket, or co
 
 /// The error for the address of an archive that has no scheme: a path, or an address whose beginning is missing.
 fn without_scheme(text: &str, bad: &dyn Fn(&str) -> CommandError) -> CommandError {
-    if text.starts_with(['/', '.', '~']) {
+    // apt takes `file:/srv/debian` with one slash as well.
+    let begins = |start: &str| text.get(..start.len()).is_some_and(|text| text.eq_ignore_ascii_case(start));
+    if begins("file:/") || begins("copy:/") || text.starts_with(['/', '.', '~']) || Path::new(text).is_dir() {
         return bad(LOCAL_DIRECTORY).hint(SERVE_IT);
     }
-    let with_scheme = format!("https://{}", without_credentials(text));
-    match Url::parse(&with_scheme) {
+    let with_scheme = public_part(text).map(|part| format!("https://{part}"));
+    match with_scheme.filter(|address| Url::parse(address).is_ok()) {
         // `http:/host`: one slash is missing.
-        Ok(_) if !text.contains(":/") => bad("not an address").hint(format_args!("write {with_scheme}")),
+        Some(address) if !text.contains(":/") => bad("not an address").hint(format_args!("write {address}")),
         _ => bad("not an address").hint("write the address of an archive as https://deb.example.org/debian"),
     }
 }
@@ -220,7 +221,7 @@ pub fn mirror_address(text: &str, network: &NetworkSettings) -> Result<String, C
 /// Another scheme, no host, a query or a fragment.
 pub fn address(text: &str) -> Result<String, CommandError> {
     let text = text.trim().trim_end_matches('/');
-    let bad = |why: &str| CommandError::usage(format_args!("{:?}: {why}", without_credentials(text)));
+    let bad = |why: &str| CommandError::usage(format_args!("{:?}: {why}", shown(text)));
     let Some((scheme, rest)) = text.split_once("://") else {
         return Err(without_scheme(text, &bad));
     };
@@ -236,6 +237,9 @@ pub fn address(text: &str) -> Result<String, CommandError> {
     if host.is_empty() || text.chars().any(|c| c.is_control() || c.is_whitespace()) {
         return Err(bad("not an address"));
     }
+    if let Err(error @ UrlError::UnencodedUserInfo) = Url::parse_with_userinfo(text) {
+        return Err(bad(&error.to_string()));
+    }
     if text.contains(['?', '#']) {
         return Err(bad("the address of an archive ends with its directory: no `?` and no `#`"));
     }
@@ -245,6 +249,7 @@ pub fn address(text: &str) -> Result<String, CommandError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::url::without_credentials;
 
     #[test]
     fn an_address_is_shown_without_credentials() {
@@ -252,8 +257,21 @@ mod tests {
         assert_eq!(shown("http://us:se@kret@host:80/debian"), "http://host:80/debian");
         assert_eq!(shown("https://host/a@b"), "https://host/a@b");
         assert_eq!(shown("us:sekret@host"), "host");
-        let refused = address("ftp://us:sekret@host/debian").unwrap_err().to_string();
-        assert!(!refused.contains("sekret"), "{refused}");
+        for text in [
+            "ftp://us:sekret@host/debian",
+            "ftp://us:se/sekret@host/debian",
+            "us:se/sekret@host/debian",
+            "us:sekret/se@host/debian",
+            "https://us:sekret/se@host/debian",
+            "https:/us:sekret@host/debian",
+            "https://us:sekret@host/debian?x",
+        ] {
+            let refused = address(text).unwrap_err().to_string();
+            assert!(!refused.contains("sekret"), "{refused}");
+        }
+        let text = "https://us:sekret/se@host/debian".to_owned();
+        let refused = addresses(std::iter::once(&text)).unwrap_err().to_string();
+        assert!(!refused.contains("sekret") && refused.contains("%2F"), "{refused}");
     }
 
     #[test]
@@ -264,6 +282,11 @@ mod tests {
             ("https:/host/debian", "not an address", "write the address of an archive as https://"),
             ("file:///srv/debian", "a local directory; only http", "serve the directory by HTTP"),
             ("/srv/debian", "a local directory; only http", "serve the directory by HTTP"),
+            ("file:/srv/debian", "a local directory; only http", "serve the directory by HTTP"),
+            ("COPY:/srv/debian", "a local directory; only http", "serve the directory by HTTP"),
+            // The directory of this crate, where tests run.
+            ("src/run", "a local directory; only http", "serve the directory by HTTP"),
+            ("us:se/kret@host/debian", "\"…\": not an address", "write the address of an archive as https://"),
             ("ssh://host/srv/debian", "only http, https and s3", "fullbore copy HOST:PATH DIR"),
             ("ftp://host/debian", "only http, https and s3", "try https with the same host and path"),
         ] {

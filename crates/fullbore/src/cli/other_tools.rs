@@ -4,6 +4,8 @@
 //! Where fullbore has the same under another name, or does it by default, the error says so. Options that fullbore
 //! takes under the same name are not listed; a test holds the table against the definition of the commands.
 
+use crate::settings::file::SECTION_KEYS;
+
 /// One hint for several options of other tools.
 struct Row {
     /// The commands of fullbore at which the options are typed.
@@ -98,9 +100,14 @@ const ROWS: &[Row] = &[
         "leave it out; old files go after publishing, and --no-clean keeps them",
     ),
     row(
-        &["mirror", "check"],
+        MIRROR,
         &["--no-check-gpg", "--check-gpg", "--ignore-release-gpg", "--allow-unauthenticated"],
         "leave it out; for an unsigned archive, set `trusted = true` in mirror.toml",
+    ),
+    row(
+        &["check"],
+        &["--no-check-gpg", "--check-gpg", "--ignore-release-gpg", "--allow-unauthenticated"],
+        "leave it out; check accepts unsigned suites that were mirrored with `trusted = true`",
     ),
     row(
         &["update", "bootstrap", "install"],
@@ -351,11 +358,20 @@ pub(super) fn for_option(command: &str, option: &str) -> Option<&'static str> {
 }
 
 /// What to write in the settings file instead of this key of a mirror, if another tool has an option or a setting of
-/// this name. Keys are flags without their hyphens.
+/// this name. Keys are flags without their hyphens; flags that are no keys keep them.
 pub(crate) fn for_key(key: &str) -> Option<String> {
     let names = [format!("--{key}"), format!("--{}", key.replace('_', "-"))];
     let hint = names.iter().find_map(|name| for_option("mirror", name))?;
-    Some(hint.replace("--", ""))
+    let as_key = |word: &'static str| {
+        let key = word.strip_prefix("--").filter(|rest| SECTION_KEYS.contains(&rest.trim_end_matches(ends_word)));
+        key.unwrap_or(word)
+    };
+    Some(hint.split_inclusive(ends_word).map(as_key).collect())
+}
+
+/// Whether a character of a hint ends an option.
+fn ends_word(c: char) -> bool {
+    c.is_whitespace() || ",;'`=".contains(c)
 }
 
 /// What to type instead of this command.
@@ -386,7 +402,7 @@ mod tests {
                 for option in row.options {
                     assert!(!ours.iter().any(|name| name == option), "{command} takes {option}");
                 }
-                for word in row.hint.split(|c: char| c.is_whitespace() || ",;'`=".contains(c)) {
+                for word in row.hint.split(ends_word) {
                     let is_option = word.starts_with('-') && word.len() > 1;
                     assert!(!is_option || word == "-vv" || ours.iter().any(|name| name == word), "{command}: {word}");
                 }
@@ -424,10 +440,15 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_the_settings_file_have_hints_without_hyphens() {
+    fn hints_for_the_settings_file_name_its_keys_without_hyphens() {
         assert_eq!(for_key("dist").as_deref(), Some("use suite"));
         assert!(for_key("limit_rate").is_some_and(|hint| hint.starts_with("use limit-rate RATE")));
         assert!(for_key("nthreads").is_some_and(|hint| hint.starts_with("use connections")));
+        assert!(for_key("run_postmirror").is_some_and(|hint| hint.contains("with --changed-exit, exit code 10")));
+        assert!(for_key("config-file").is_some_and(|hint| hint.starts_with("use --config;")));
+        assert_eq!(for_key("debug").as_deref(), Some("use -vv"));
+        assert!(for_key("i18n").is_some_and(|hint| hint == "use languages"));
+        assert!(for_key("exclude-field").is_some_and(|hint| hint == "use include, exclude or source-package"));
         assert_eq!(for_key("frobnicate"), None);
     }
 

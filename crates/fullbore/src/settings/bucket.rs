@@ -9,6 +9,7 @@ use fullbore_mirror::StateStore;
 use fullbore_s3::Addressing;
 use fullbore_s3::bucket::{self, BucketSettings};
 use fullbore_s3::credentials::Aws;
+use fullbore_wire::url::{HIDDEN_HOST, public_part};
 
 use super::{Environment, addresses, store};
 use crate::cli::{MirrorArgs, StoreArgs};
@@ -24,7 +25,7 @@ pub(super) fn check_endpoint(endpoint: Option<&str>) -> Result<(), CommandError>
     match endpoint {
         Some(text) if !text.contains("://") => {
             // A password before the host is for nobody's eyes.
-            let shown = text.rsplit_once('@').map_or(text, |(_, host)| host);
+            let shown = public_part(text).unwrap_or_else(|| HIDDEN_HOST.to_owned());
             Err(CommandError::usage(format_args!("--endpoint {shown}: no http:// or https:// before the host"))
                 .hint(format_args!("write --endpoint https://{shown}, or http://{shown} for a store without TLS")))
         }
@@ -147,7 +148,9 @@ mod tests {
         for (text, shown) in [
             ("store.example.org", "store.example.org"),
             ("localhost:9000", "localhost:9000"),
-            ("me:sec/ret@store.example.org", "store.example.org"),
+            ("me:secret@store.example.org", "store.example.org"),
+            ("me:sec/ret@store.example.org", "HOST…"),
+            ("store.example.org/a@b", "HOST…"),
         ] {
             let error = check_endpoint(Some(text)).unwrap_err();
             assert!(error.message.starts_with(&format!("--endpoint {shown}: ")), "{error}");

@@ -30,7 +30,7 @@ pub(super) fn origin(text: &str, store: &Store) -> Result<String, CommandError> 
     if !SourceAddress::is_one(text) {
         // Without a scheme: `s3:/BUCKET` and the like.
         let may_be_a_store = scheme(text.as_ref()).is_none_or(|(scheme, _)| addresses::is_of_a_store(&scheme));
-        return match addresses::not_of_a_store(text.as_ref()).filter(|_| may_be_a_store) {
+        return match addresses::not_of_an_archive(text.as_ref()).filter(|_| may_be_a_store) {
             Some(error) => Err(error),
             None => address(text),
         };

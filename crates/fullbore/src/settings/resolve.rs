@@ -9,6 +9,7 @@ use fullbore_mirror::mirror::fleet::{FleetSettings, Role};
 use fullbore_mirror::{DeleteGuard, MirrorStore, Retention, StateStore, check_host, check_snapshot_name};
 use fullbore_s3::bucket::{self, BucketSettings};
 use fullbore_wire::run::NetworkSettings;
+use fullbore_wire::url::public_part;
 
 use super::addresses;
 use super::archive::{archives, store_of};
@@ -103,7 +104,9 @@ fn shown(mirror: &MirrorSettings) -> &str {
 /// The sections asked for, the defaults of the file filled in; one empty section if flags say all.
 fn sections(arguments: &MirrorArgs) -> Result<Vec<(Option<String>, Section)>, CommandError> {
     for name in &arguments.names {
-        let hint = format!("use `fullbore mirror --from {name} --suite SUITE --to DIR`");
+        // The address may hold a password.
+        let from = public_part(name).unwrap_or_else(|| "URL".to_owned());
+        let hint = format!("use `fullbore mirror --from {from} --suite SUITE --to DIR`");
         let address = addresses::not_a_name(name.as_ref(), "the name of a mirror in the settings file", &hint);
         if let Some(error) = address.or_else(|| addresses::file_for_name(name)) {
             return Err(error);

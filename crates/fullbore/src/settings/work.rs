@@ -10,7 +10,7 @@ use fullbore_mirror::mirror::fleet::{NatsSettings, Role, Scope, StorePlace, endp
 use fullbore_mirror::mirror::work::shard::ShardSettings;
 use fullbore_mirror::mirror::work::{RunId, Shard};
 use fullbore_s3::bucket;
-use fullbore_wire::url::without_credentials;
+use fullbore_wire::url::shown;
 
 use super::bucket::{bucket_of, scratch};
 use super::queue::{Login, is_queue, queue};
@@ -54,7 +54,7 @@ pub fn work(arguments: &WorkArgs, environment: &Environment) -> Result<(Work, Ou
         let work = worker(arguments, environment)?;
         return Ok((work, OutputSettings { stdout_has_data: arguments.status, ..output }));
     }
-    let place = without_credentials(&arguments.place.to_string_lossy());
+    let place = shown(&arguments.place.to_string_lossy());
     Err(CommandError::usage(format_args!("{place:?} is no address of a queue, nor of a mirror in a bucket"))
         .hint("write a queue as tls://HOST:4222, and a mirror as its --to has it: s3://BUCKET/PREFIX"))
 }

@@ -115,24 +115,32 @@ async fn look<Q: Queue>(queue: &Q, worker: &WorkerId, run: &Run) -> Result<Answe
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sharers {
     /// Those that serve this run.
-    pub of_run: usize,
-    /// These, and those of other runs that hold a lease of one of its mirrors.
-    pub of_mirrors: usize,
+    pub(crate) of_run: usize,
+    /// These, and those of other runs that have or want a connection to one of its mirrors.
+    pub(crate) of_mirrors: usize,
 }
 
 impl Sharers {
     fn of(worker: &WorkerId, run: &Run, leases: &[Entry], workers: &[Entry]) -> Sharers {
-        let hosts: BTreeSet<String> = run.hosts.iter().map(Url::host_and_port).collect();
-        let serving = workers.iter().filter_map(Card::read);
-        let serving = serving.filter(|(_, card)| card.runs.iter().any(|id| id == run.id.as_str()));
-        let mut sharers: BTreeSet<String> = serving.map(|(worker, _)| worker.to_string()).collect();
-        sharers.insert(worker.to_string());
-        let of_run = sharers.len();
+        let hosts = hosts_of(run);
+        let cards: Vec<(String, Card)> =
+            workers.iter().filter_map(Card::read).map(|(worker, card)| (worker.to_string(), card)).collect();
+        let those = |wanted: &dyn Fn(&Card) -> bool| -> BTreeSet<String> {
+            let named = cards.iter().filter(|(_, card)| wanted(card)).map(|(worker, _)| worker.clone());
+            named.chain([worker.to_string()]).collect()
+        };
+        let of_run = those(&|card| card.runs.iter().any(|id| id == run.id.as_str())).len();
+        let mut sharers = those(&|card| card.wants_any(&hosts));
         let is_of_mirror = |entry: &&Entry| parse_lease_key(&entry.key).is_some_and(|(host, _)| hosts.contains(&host));
         let holders = leases.iter().filter(is_of_mirror);
         sharers.extend(holders.map(|entry| String::from_utf8_lossy(&entry.value).into_owned()));
         Sharers { of_run, of_mirrors: sharers.len() }
     }
+}
+
+/// The mirrors of a run, as in leases.
+pub(super) fn hosts_of(run: &Run) -> BTreeSet<String> {
+    run.hosts.iter().map(Url::host_and_port).collect()
 }
 
 fn avoided_hosts(entries: &[Entry]) -> BTreeSet<String> {
@@ -175,15 +183,20 @@ mod tests {
             revision: 1,
         };
         let workers = [
-            entry("worker.w1", r#"{"runs":["9c1f"]}"#),
-            entry("worker.w2", r#"{"runs":["7777","9c1f"]}"#),
-            entry("worker.w3", r#"{"runs":["7777"]}"#),
-            entry("worker.w4", r#"{"runs":[]}"#),
-            entry("worker.w5", r#"{"runs":["7777"]}"#),
+            entry("worker.w1", r#"{"runs":["9c1f"],"hosts":["a:443"]}"#),
+            entry("worker.w2", r#"{"runs":["7777","9c1f"],"hosts":["a:443","b:443"]}"#),
+            entry("worker.w3", r#"{"runs":["7777"],"hosts":["b:443"]}"#),
+            entry("worker.w4", r#"{"runs":[],"hosts":[]}"#),
+            entry("worker.w5", r#"{"runs":["7777"],"hosts":["b:443"]}"#),
+            entry("worker.w7", r#"{"runs":["8888"],"hosts":["a:443"]}"#),
+            entry("worker.w8", r#"{"runs":["put"],"hosts":[]}"#),
         ];
         let leases = [entry(&lease_key("a:443", 0), "w3"), entry(&lease_key("b:443", 0), "w5")];
         let of = |own: &str, workers: &[Entry]| Sharers::of(&WorkerId::parse(own).unwrap(), &run, &leases, workers);
-        assert_eq!(of("w1", &workers), Sharers { of_run: 2, of_mirrors: 3 });
+        let expected = Sharers { of_run: 2, of_mirrors: 4 };
+        assert_eq!(of("w1", &workers), expected, "w3 has a connection, and w7 wants one");
+        let earlier = [entry("worker.w9", r#"{"runs":["7777"]}"#)];
+        assert_eq!(of("w1", &earlier), Sharers { of_run: 1, of_mirrors: 3 }, "nobody knows what w9 wants");
         assert_eq!(of("w6", &[]), Sharers { of_run: 1, of_mirrors: 2 }, "its own key may not be there yet");
     }
 }

@@ -1,9 +1,10 @@
 //! What stands in the keys of a queue beside leases: live workers. For people, and to count them.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bytes::Bytes;
-use fullbore_fleet::names::{WORKER_KEYS, WorkerId, worker_key};
+use fullbore_fleet::names::{RunId, WORKER_KEYS, WorkerId, worker_key};
 use fullbore_fleet::queue::{Entry, Queue, QueueError};
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +14,9 @@ const RENEW_EVERY: Duration = Duration::from_secs(10);
 
 /// Most letters of a text of somebody else that is shown.
 const TEXT_CHARS_MAX: usize = 100;
+
+/// Most mirrors in a card.
+const HOSTS_MAX: usize = 100;
 
 /// What a worker tells of itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,13 +28,35 @@ pub(super) struct Card {
     pub fullbore: String,
     /// The runs that it serves.
     pub runs: Vec<String>,
+    /// The mirrors of these runs, as in leases. `None` from a worker of an earlier version.
+    pub hosts: Option<Vec<String>>,
 }
 
 impl Card {
     /// Of this machine.
     pub(super) fn here() -> Card {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        Card { host, fullbore: fullbore_engine::VERSION.to_owned(), runs: Vec::new() }
+        Card { host, fullbore: fullbore_engine::VERSION.to_owned(), ..Card::default() }
+    }
+
+    /// Of a worker that serves these runs.
+    pub(super) fn serving<'a>(runs: impl IntoIterator<Item = (&'a RunId, &'a BTreeSet<String>)>) -> Card {
+        let mut card = Card::here();
+        let mut hosts = BTreeSet::new();
+        for (run, of_run) in runs {
+            card.runs.push(run.to_string());
+            hosts.extend(of_run.iter().cloned());
+        }
+        card.hosts = Some(hosts.into_iter().take(HOSTS_MAX).collect());
+        card
+    }
+
+    /// Whether it wants connections to one of these mirrors.
+    pub(super) fn wants_any(&self, hosts: &BTreeSet<String>) -> bool {
+        match &self.hosts {
+            Some(own) => own.iter().any(|host| hosts.contains(host)),
+            None => !self.runs.is_empty(),
+        }
     }
 
     /// What a key says. It may hold anything.
@@ -42,6 +68,7 @@ impl Card {
         cut(&mut card.fullbore);
         card.runs.truncate(TEXT_CHARS_MAX);
         card.runs.iter_mut().for_each(cut);
+        card.hosts.iter_mut().for_each(|hosts| hosts.truncate(HOSTS_MAX));
         Some((worker, card))
     }
 }
@@ -81,7 +108,9 @@ impl<Q: Queue> Presence<Q> {
             // It has expired, or the queue has lost its data.
             None => self.queue.create(&self.key, value, WORKER_TTL).await?,
         };
-        (self.renewed, self.said) = (Some(tokio::time::Instant::now()), Some(card.clone()));
+        // Without a revision, a key of an earlier say is still there: it is said again when that has expired.
+        self.said = self.revision.is_some().then(|| card.clone());
+        self.renewed = Some(tokio::time::Instant::now());
         Ok(())
     }
 

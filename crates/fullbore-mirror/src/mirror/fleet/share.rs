@@ -26,6 +26,7 @@ use fullbore_wire::run::NetworkSettings;
 use fullbore_wire::url::Url;
 use tokio::sync::{mpsc, watch};
 
+use super::budgets;
 use super::connection::{self, Connection};
 use super::keys::{Card, Presence};
 use super::lanes::Change;
@@ -298,7 +299,7 @@ impl Shared<'_> {
         let (notes, mut noted) = mpsc::unbounded_channel();
         let scratch = self.settings.store.as_ref().map(|store| store.scratch.clone()).unwrap_or_default();
         let mut local = self.local(connection, &run, scratch, notes)?;
-        let card = Card { runs: vec![run.id.to_string()], ..Card::here() };
+        let card = Card::serving([(&run.id, &budgets::hosts_of(&run))]);
         let objects = self.bucket.objects().clone();
         let store = StoredFiles { objects: objects.clone(), items };
         let (count, total) = (files.items.len() as u64, files.bytes());

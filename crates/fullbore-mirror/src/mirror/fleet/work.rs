@@ -25,6 +25,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 
 use super::attempts::{Attempts, FailedRuns};
+use super::budgets;
 use super::connection::{self, Connection};
 use super::keys::{Card, Presence};
 use super::put::serve_put;
@@ -257,6 +258,8 @@ fn add(summary: &mut Summary, other: Summary) {
 
 /// A run that is served.
 struct Post {
+    /// The mirrors of the run, as in leases.
+    hosts: BTreeSet<String>,
     order: watch::Sender<Order>,
     thread: JoinHandle<Served>,
     seen: Instant,
@@ -370,7 +373,7 @@ impl<'a> Desk<'a> {
         let (mut answered, mut is_away) = (Instant::now(), false);
         events.note(format!("worker {} waits for runs of {}", self.name, self.settings.queue.url));
         let result = 'attending: loop {
-            let card = Card { runs: self.posts.keys().map(ToString::to_string).collect(), ..Card::here() };
+            let card = Card::serving(self.posts.iter().map(|(run, post)| (run, &post.hosts)));
             let seen = match connection.queue.list(RUN_KEYS).await {
                 Ok(entries) => Ok(entries),
                 // Nobody has used this queue yet.
@@ -481,6 +484,7 @@ impl<'a> Desk<'a> {
         }
         let (order, ordered) = watch::channel(Order::Work);
         let thread = std::thread::Builder::new().name("worker".to_owned());
+        let hosts = if run.put.is_some() { BTreeSet::new() } else { budgets::hosts_of(&run) };
         if run.put.is_some() {
             let settings = put::fleet::WorkerSettings {
                 bucket,
@@ -493,7 +497,7 @@ impl<'a> Desk<'a> {
             let id = run.id.clone();
             let thread = thread.spawn(move || serve_put(queue, &run, name, &settings, ordered, &handle));
             let thread = thread.map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
-            self.posts.insert(id, Post { order, thread, seen: Instant::now() });
+            self.posts.insert(id, Post { hosts, order, thread, seen: Instant::now() });
             return Ok(());
         }
         let mut network = self.settings.network.clone();
@@ -512,7 +516,7 @@ impl<'a> Desk<'a> {
         };
         let thread = thread.spawn(move || serve(serving, ordered, notes));
         let thread = thread.map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
-        self.posts.insert(id, Post { order, thread, seen: Instant::now() });
+        self.posts.insert(id, Post { hosts, order, thread, seen: Instant::now() });
         Ok(())
     }
 
