@@ -173,11 +173,15 @@ impl StoreTree {
         self.remove(&gone)
     }
 
-    /// Removes the files by hash that only the targets before had, when their time is over.
+    /// Removes the files by hash that only the targets before had, when their time is over. Does so once in a run.
     pub(super) fn remove_old_copies(&self) -> Result<(), FileError> {
         self.learn_aliases();
         let old: Vec<(String, Vec<String>)> = {
-            let known = self.known();
+            let mut known = self.known();
+            // Files are removed in many groups, and once in a run is enough.
+            if !known.listed.contains_key("dists") || std::mem::replace(&mut known.has_removed_old_copies, true) {
+                return Ok(());
+            }
             let Some(objects) = known.listed.get("dists") else { return Ok(()) };
             let old = known.aliases.iter().filter_map(|(link, target)| {
                 let target = format!("dists/{}", target.as_ref()?);

@@ -83,6 +83,7 @@ pub(super) struct Known {
     /// Directories below `dists/`, with the target of those that are aliases.
     pub(super) aliases: HashMap<String, Option<String>>,
     pub(super) has_aliases: bool,
+    pub(super) has_removed_old_copies: bool,
     /// Aliases that were compared with the store, not only found in the state.
     pub(super) confirmed: HashSet<String>,
     /// Directories of other programs in the place of aliases.
