@@ -243,7 +243,6 @@ impl<'a> Scan<'a> {
     }
 
     fn list(&self, directory: &Arc<Directory>) {
-        let before = self.errors.load(Ordering::Relaxed);
         let opened = self.clock.device(|| directory.open());
         let names = opened.and_then(|descriptor| self.names(&descriptor).map(|names| (descriptor, names)));
         let (descriptor, names) = match names {
@@ -275,10 +274,10 @@ impl<'a> Scan<'a> {
                     self.add(directory, &descriptor, name, name, &status, &mut batch);
                 }
                 Err(Errno::NOENT) if follows && *kind == FileType::Symlink => {
-                    self.unreadable(&path(), "a symbolic link that leads nowhere");
+                    self.lacks(&mut batch, &path(), "a symbolic link that leads nowhere");
                 }
                 Err(Errno::NOENT) => {}
-                Err(error) => self.failed(&path(), error),
+                Err(error) => self.lacks(&mut batch, &path(), &std::io::Error::from(error).to_string()),
             }
             if batch.is_full() {
                 self.tell(directory, batch.take(), false, true);
@@ -287,11 +286,10 @@ impl<'a> Scan<'a> {
                 return;
             }
         }
-        let complete = self.errors.load(Ordering::Relaxed) == before;
-        if !complete {
+        if batch.is_lacking {
             self.unlisted(&directory.path, false);
         }
-        self.tell(directory, batch.take(), complete, false);
+        self.tell(directory, batch.take(), !batch.is_lacking, false);
         self.push(batch.children);
     }
 
@@ -343,7 +341,7 @@ impl<'a> Scan<'a> {
         if follows && entry.kind != Kind::Directory && status.st_dev != directory.root.device {
             let led = rustix::fs::openat(descriptor, own, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
             if led.is_ok_and(|led| is_kernel_view(led.as_fd())) {
-                return self.unreadable(&path(), "it leads to /proc or /sys, of which nothing is copied");
+                return self.lacks(batch, &path(), "it leads to /proc or /sys, of which nothing is copied");
             }
         }
         if entry.kind.is_special() && !options.specials {
@@ -353,14 +351,14 @@ impl<'a> Scan<'a> {
             && let Some(skip) = self.skip.filter(|skip| (skip.device, skip.inode) == (status.st_dev, status.st_ino))
         {
             if !skip.is_new {
-                self.unreadable(&path(), "it is the destination; --exclude leaves it out");
+                self.lacks(batch, &path(), "it is the destination; --exclude leaves it out");
             }
             return;
         }
         if entry.kind == Kind::Symlink {
             match rustix::fs::readlinkat(descriptor, own, Vec::new()) {
                 Ok(target) => entry.target = target.into_bytes(),
-                Err(error) => return self.failed(&path(), error),
+                Err(error) => return self.lacks(batch, &path(), &std::io::Error::from(error).to_string()),
             }
         }
         if options.acls || options.xattrs {
@@ -398,7 +396,7 @@ impl<'a> Scan<'a> {
         {
             let entered = if follows { Entered::within(directory.entered.as_ref(), status) } else { None };
             if follows && entered.is_none() {
-                return self.unreadable(&path(), "a symbolic link that leads to a directory that it is in");
+                return self.lacks(batch, &path(), "a symbolic link that leads to a directory that it is in");
             }
             batch.children.push(Arc::new(Directory { root: directory.root.clone(), path: path(), entered }));
         }
@@ -539,6 +537,12 @@ impl<'a> Scan<'a> {
         self.unlisted(path, true);
     }
 
+    /// Reports an entry that cannot be listed, so that its directory is not listed completely.
+    fn lacks(&self, batch: &mut Batch, path: &[u8], text: &str) {
+        batch.is_lacking = true;
+        self.unreadable(path, text);
+    }
+
     fn error(&self, path: &[u8], text: &str) {
         self.errors.fetch_add(1, Ordering::Relaxed);
         self.problem(ProblemKind::Unreadable, path, text.to_owned());
@@ -578,6 +582,8 @@ struct Batch {
     entries: Vec<Listed>,
     bytes: usize,
     children: Vec<Arc<Directory>>,
+    /// Whether an entry of the directory could not be listed.
+    is_lacking: bool,
 }
 
 impl Batch {
