@@ -8,12 +8,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use aes::Aes128;
 use bytes::Bytes;
-use ctr::Ctr128BE;
-use ctr::cipher::{KeyIvInit, StreamCipher};
 
 use super::cap::{Chk, Key, first_half};
+use super::cipher::Cipher;
 use super::code::Code;
 use super::extension::{Extension, extension_hash};
 use super::geometry::{Encoding, Geometry};
@@ -64,11 +62,6 @@ pub(super) fn crypttext_leaf(ciphertext: &[u8]) -> Hash {
 /// The hashes of blocks.
 pub(super) fn block_leaves<D: AsRef<[u8]>>(blocks: &[D]) -> Vec<Hash> {
     tagged_many(b"allmydata_encoded_subshare_v1", blocks)
-}
-
-/// The cipher of a file, positioned at its beginning.
-pub(super) fn cipher(key: &Key) -> Ctr128BE<Aes128> {
-    Ctr128BE::<Aes128>::new(key.into(), &[0; 16].into())
 }
 
 /// Why shares cannot be made: wrong length, or wrong hashes.
@@ -131,7 +124,7 @@ pub struct Encoder {
     layout: Layout,
     input: Input,
     code: Arc<Code>,
-    cipher: Option<Ctr128BE<Aes128>>,
+    cipher: Option<Cipher>,
     crypttext: Tagged,
     /// Segments encrypted so far.
     taken: u64,
@@ -178,7 +171,7 @@ impl Encoder {
             layout: Layout::new(&geometry),
             code,
             cipher: match &input {
-                Input::Plaintext(key) => Some(cipher(key)),
+                Input::Plaintext(key) => Some(Cipher::at(key, 0)),
                 Input::Ciphertext(_) => None,
             },
             input,
@@ -219,7 +212,7 @@ impl Encoder {
         }
         let ciphertext = &mut memory[..length];
         if let Some(cipher) = &mut self.cipher {
-            cipher.apply_keystream(ciphertext);
+            cipher.apply(ciphertext);
         }
         let mut leaf = Tagged::new(CRYPTTEXT_LEAF);
         update_both(&mut self.crypttext, &mut leaf, ciphertext);

@@ -33,6 +33,7 @@
 pub mod base32;
 mod cap;
 pub mod check;
+mod cipher;
 mod code;
 mod contents;
 pub mod directory;

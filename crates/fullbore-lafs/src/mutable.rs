@@ -15,14 +15,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ctr::cipher::StreamCipher;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
 use crate::cap::{Key, Mutable, StorageIndex, first_half};
+use crate::cipher::Cipher;
 use crate::code::Code;
-use crate::encode::cipher;
 use crate::fault::{ShareFault, TooFewShares, read_bytes};
 use crate::gbs::held_shares;
 use crate::gbs::link::Link;
@@ -321,7 +320,7 @@ impl<'a> MutableReader<'a> {
             for (segment, (salt, mut data)) in group.clone().zip(self.ciphertext(shares, &code, &group).await?) {
                 data.truncate(header.segment_len(segment) as usize);
                 let key = first_half(&tagged_pair(b"allmydata_mutable_readkey_to_datakey_v1", &salt, key));
-                cipher(&key).apply_keystream(&mut data);
+                Cipher::at(&key, 0).apply(&mut data);
                 out.send(data.into()).await.map_err(|_| MutableError::Unwanted)?;
             }
         }

@@ -3,11 +3,11 @@
 use std::ops::Range;
 
 use bytes::Bytes;
-use ctr::cipher::{StreamCipher, StreamCipherSeek};
 
 use crate::cap::Key;
+use crate::cipher::Cipher;
 use crate::code::Code;
-use crate::encode::{block_leaves, cipher, crypttext_leaf};
+use crate::encode::{block_leaves, crypttext_leaf};
 use crate::geometry::Geometry;
 use crate::hash::Hash;
 
@@ -76,9 +76,7 @@ impl Segment {
             return Err(if all { SegmentError::Segment } else { SegmentError::Somewhere });
         }
         if let Some(key) = key {
-            let mut cipher = cipher(key);
-            cipher.seek(self.number * self.geometry.segment_size);
-            cipher.apply_keystream(&mut data);
+            Cipher::at(key, self.number * self.geometry.segment_size).apply(&mut data);
         }
         Ok(data)
     }
@@ -150,7 +148,7 @@ mod tests {
             })
             .collect();
         let mut ciphertext = plaintext.clone();
-        cipher(&KEY).apply_keystream(&mut ciphertext);
+        Cipher::at(&KEY, 0).apply(&mut ciphertext);
         let leaf = crypttext_leaf(&ciphertext);
         (Segment { number: 0, geometry, leaf, strips }, Code::new(3, 7), plaintext)
     }

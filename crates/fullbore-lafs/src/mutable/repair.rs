@@ -6,13 +6,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ctr::cipher::StreamCipher;
 use fullbore_engine::units;
 
 use super::{FoundShare, MutableReader, SignedShare, Survey};
 use crate::cap::{Key, Mutable, first_half};
+use crate::cipher::Cipher;
 use crate::code::Code;
-use crate::encode::cipher;
 use crate::gbs::{is_written, range_bytes};
 use crate::hash::{Hash, tagged, tagged_pair};
 use crate::merkle::Tree;
@@ -172,7 +171,7 @@ async fn template(
             let range = header.private_key();
             let Some(encrypted) = bytes.get(range.start as usize..range.end as usize) else { return false };
             let mut key = encrypted.to_vec();
-            cipher(write_key).apply_keystream(&mut key);
+            Cipher::at(write_key, 0).apply(&mut key);
             bytes.len() as u64 == header.end()
                 && first_half(&tagged(b"allmydata_mutable_privkey_to_writekey_v1", &key)) == *write_key
         };
