@@ -3,7 +3,8 @@
 //! A server, the far end of a copy or a file name may contain terminal escapes, line breaks and invisible characters.
 //! Code that writes lines passes each line through [`line()`] once, at the end, so that no caller has to remember it. The
 //! result has no character that [`is_hidden`] names, so a second pass changes nothing. A backslash stays as it is: this
-//! text is for people. Programs read JSON, which [`json`] escapes.
+//! text is for people. Programs read JSON, which [`json`] escapes. What goes to stderr or a log passes [`message`], which
+//! leaves out credentials as well.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -43,6 +44,50 @@ pub fn is_hidden(c: char) -> bool {
 /// ```
 pub fn line(text: &str) -> Cow<'_, str> {
     replaced(text, is_hidden, |out, c| out.extend(c.escape_default()))
+}
+
+/// A [`line()`] of messages, in which no address has credentials: others can read logs.
+///
+/// In `scheme://user:password@host`, what stands before the `@` (RFC 3986, 3.2.1) is left out. The name of a user stays
+/// with `ssh` and `pb`, where it is no secret. A word is left out from its password on if that has a slash.
+///
+/// ```
+/// use fullbore_engine::escape;
+///
+/// assert_eq!(escape::message("https://me:secret@example.org/x: no answer"), "https://example.org/x: no answer");
+/// ```
+pub fn message(text: &str) -> Cow<'_, str> {
+    if !text.contains("://") || !text.contains('@') {
+        return line(text);
+    }
+    let (mut out, mut rest) = (String::with_capacity(text.len()), text);
+    while let Some(at) = rest.find("://") {
+        let (before, after) = rest.split_at(at + "://".len());
+        out.push_str(before);
+        let ends_word = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '`');
+        let (word, others) = after.split_at(after.find(ends_word).unwrap_or(after.len()));
+        let (authority, path) = word.split_at(word.find(['/', '?', '#']).unwrap_or(word.len()));
+        let has_open_name = ["ssh", "pb"].iter().any(|scheme| before[..at].ends_with(scheme));
+        match authority.rsplit_once('@') {
+            Some((user, _)) if has_open_name && !user.contains(':') => out.push_str(authority),
+            Some((_, host)) => out.push_str(host),
+            None if path.contains('@') && !is_host(authority) => {
+                out.push('…');
+                rest = others;
+                continue;
+            }
+            None => out.push_str(authority),
+        }
+        rest = &after[authority.len()..];
+    }
+    out.push_str(rest);
+    Cow::Owned(line(&out).into_owned())
+}
+
+/// Whether this is a host with or without a port, rather than a name and the beginning of a password.
+fn is_host(authority: &str) -> bool {
+    let port = authority.rsplit_once(':').map(|(_, port)| port);
+    authority.starts_with('[') || port.is_none_or(|port| port.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// JSON with the same meaning: hidden characters beyond ASCII, and DEL, are written as `\u009b`. JSON has them only
@@ -110,6 +155,25 @@ mod tests {
     }
 
     #[test]
+    fn messages_have_no_credentials() {
+        for (text, told) in [
+            ("https://me:pw@h/x", "https://h/x"),
+            ("https://token@h:80/x?y#z", "https://h:80/x?y#z"),
+            ("'tls://a:b@c' and \"s3://k:s@b/k\"", "'tls://c' and \"s3://b/k\""),
+            ("https://me:p@w@h", "https://h"),
+            ("https://me:pa/ss@h/x: no answer", "https://…: no answer"),
+            ("https://h:80/a@b http://u:p@h", "https://h:80/a@b http://h"),
+            ("http://[::1]:80/a@b, https://h/a@b", "http://[::1]:80/a@b, https://h/a@b"),
+            ("ssh://me@h/x ssh://me:pw@h/x pb://id@h:1/swiss", "ssh://me@h/x ssh://h/x pb://id@h:1/swiss"),
+            ("a@b ://@ ://x", "a@b :// ://x"),
+            ("git+https://a:b@h\u{1b}", "git+https://h\\u{1b}"),
+            ("https://größe:ü@hé/é@", "https://hé/é@"),
+        ] {
+            assert_eq!(message(text), told, "{text}");
+        }
+    }
+
+    #[test]
     fn json_keeps_its_meaning() {
         let text = "\u{9b}\u{7f}\u{202e}\u{e0041}\u{1b}\"\\ü";
         let written = serde_json::to_string(text).unwrap();
@@ -124,6 +188,8 @@ mod tests {
             let once = line(&text);
             prop_assert!(!once.chars().any(is_hidden));
             prop_assert_eq!(line(&once), once.as_ref());
+            let told = message(&text);
+            prop_assert_eq!(line(&told), told.as_ref());
             prop_assert_eq!(blanked(&text).chars().count(), text.chars().count());
             let written = serde_json::to_string(&text).unwrap();
             prop_assert_eq!(serde_json::from_str::<String>(&json(&written)).unwrap(), text);

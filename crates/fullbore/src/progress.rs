@@ -67,7 +67,7 @@ impl LogFile {
     /// One line, whatever a far end puts into it. A log that cannot be written to ends; the run does not.
     fn line(&mut self, text: &str) {
         if self.error.is_none() {
-            let line = format!("{} {}\n", now(), escape::line(text));
+            let line = format!("{} {}\n", now(), escape::message(text));
             self.error = self.file.write_all(line.as_bytes()).err();
         }
     }
@@ -91,7 +91,7 @@ impl Terminal {
         self.bar.suspend(|| {
             let mut stderr = self.stderr.lock().unwrap_or_else(PoisonError::into_inner);
             // Nobody is left to be told of an error on stderr.
-            let _ = stderr.write_all(format!("{}\n", escape::line(text)).as_bytes()).and_then(|()| stderr.flush());
+            let _ = stderr.write_all(format!("{}\n", escape::message(text)).as_bytes()).and_then(|()| stderr.flush());
         });
     }
 }
@@ -604,7 +604,7 @@ fn bar(target: ProgressDrawTarget) -> ProgressBar {
 
 /// Puts a bar and the text beside it on so many columns.
 fn draw(bar: &ProgressBar, progress: &Progress, columns: usize, no_color: bool) {
-    let escaped = |text: &String| escape::line(text).into_owned();
+    let escaped = |text: &String| escape::message(text).into_owned();
     let progress = Progress { limit: progress.limit.as_ref().map(escaped), ..progress.clone() };
     let fitted = line::fitted(&progress, !bar.prefix().is_empty(), columns);
     bar.set_style(bar_style(no_color, &fitted));

@@ -1,7 +1,7 @@
 //! The standard streams: every byte that the program prints passes here.
 //!
 //! Lines for people are escaped here, once, by [`escape::line`]: one line in, one line out, whatever a server, the far
-//! end of a copy or a file name puts into it. Callers hand over lines, never a text with line breaks in it. Data for
+//! end of a copy or a file name puts into it. On stderr, [`escape::message`] leaves out credentials as well. Callers hand over lines, never a text with line breaks in it. Data for
 //! programs is JSON, with the exact text, or the bytes of files.
 //!
 //! Output that is lost on stdout does not stop a run: the first error is kept, and [`finish`] makes it an error of kind
@@ -123,7 +123,7 @@ pub fn print_json(value: &impl Serialize) -> io::Result<()> {
 /// A line for people on stderr.
 pub fn say(text: &str) {
     // Nobody is left to be told of an error on stderr.
-    let _ = io::stderr().write_all(format!("{}\n", escape::line(text)).as_bytes());
+    let _ = io::stderr().write_all(format!("{}\n", escape::message(text)).as_bytes());
 }
 
 /// A failure on stderr.
@@ -133,7 +133,7 @@ pub fn say_error(error: &CommandError) {
 
 /// A question on stderr, without a line break behind it.
 pub fn ask(text: &str) {
-    let _ = io::stderr().write_all(escape::line(text).as_bytes());
+    let _ = io::stderr().write_all(escape::message(text).as_bytes());
 }
 
 /// The writer of stderr, for lines that were escaped before.

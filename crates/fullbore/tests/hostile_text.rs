@@ -269,6 +269,49 @@ fn words_of_the_command_line_are_escaped() {
     }
 }
 
+/// An address may stand anywhere on a command line, also where none belongs.
+#[test]
+fn credentials_of_addresses_are_in_no_message() {
+    let place = Place::new();
+    for address in
+        ["https://me:secret@host.invalid/x", "https://secret@host.invalid/x", "https://me:a/secret@host.invalid/x"]
+    {
+        for words in [
+            "bootstrap trixie URL",
+            "bootstrap trixie root URL",
+            "install URL",
+            "copy URL dst",
+            "copy src URL",
+            "probe src URL",
+            "check URL",
+            "mirror URL",
+            "mirror --to URL --suite trixie",
+            "convert URL",
+            "work URL",
+            "update URL",
+            "update --sources URL",
+            "pdiff URL",
+            "pdiff make URL",
+            "put URL URL",
+            "put --node URL src",
+            "get URL",
+            "ls URL",
+            "nosync URL",
+            "divert URL",
+            "completions URL",
+            "URL",
+            "mirror --limit-rate URL",
+            "mirror --URL",
+        ] {
+            let words: Vec<String> = words.split(' ').map(|word| word.replace("URL", address)).collect();
+            let output = fullbore(&place, &words.iter().map(String::as_str).collect::<Vec<_>>());
+            assert_ne!(output.status.code(), Some(0), "{words:?}");
+            let told = said(&output);
+            assert!(!told.contains("secret"), "{words:?}: {told}");
+        }
+    }
+}
+
 /// Answers every request with these bytes; gives its address.
 fn answering(answer: impl Fn(u16) -> Vec<u8> + Send + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

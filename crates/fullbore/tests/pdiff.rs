@@ -592,6 +592,24 @@ fn json_has_a_line_for_each_index() {
 }
 
 #[test]
+fn two_runs_do_not_publish_in_one_directory_wherever_states_are() {
+    let (mut archive, mut old) = (PublishedArchive::new(), PublishedArchive::new());
+    archive.write(1);
+    old.write(0);
+    let state = tempfile::tempdir().unwrap();
+    let (state, old) = (state.path().display().to_string(), old.suite().display().to_string());
+    let held = std::fs::File::open(archive.suite()).unwrap();
+    held.lock().unwrap();
+    for more in [&[][..], &["--state", &state], &["--old", &old]] {
+        let output = archive.publish(more);
+        assert_eq!(output.status.code(), Some(6), "{more:?}: {}", said(&output));
+        assert!(said(&output).contains("in use by another run"), "{}", said(&output));
+    }
+    drop(held);
+    archive.publishes(&["--old", &old]);
+}
+
+#[test]
 fn a_device_is_not_replaced_by_a_file() {
     use std::os::unix::fs::FileTypeExt as _;
     let dir = tempfile::tempdir().unwrap();

@@ -9,6 +9,7 @@ mod names;
 mod series;
 mod states;
 
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -66,6 +67,7 @@ pub struct Published {
 /// the disk. A damaged file of an earlier run is an error, too.
 pub fn run(arguments: &PublishSettings, warn: &mut dyn FnMut(String)) -> Result<Published, CommandError> {
     let root = Arc::new(Root::open(&arguments.dir).map_err(|error| no_directory(error).hint(WHAT_DIR_IS))?);
+    let _held = hold(&arguments.dir)?;
     let durability = arguments.durability;
     let barrier = Barrier::new(root.clone(), durability);
     let before = match &arguments.old {
@@ -133,6 +135,17 @@ fn listed(content: &[u8]) -> Listed {
     use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
     let sha1 = digest(&SHA1_FOR_LEGACY_USE_ONLY, content).as_ref().try_into().ok().map(Sha1);
     Listed { size: content.len() as u64, sha256: Sha256::of(content), sha1 }
+}
+
+/// Locks a directory for as long as the file is open, wherever states are saved. A file system that cannot lock
+/// directories, such as NFS, leaves it to the lock of the saved states.
+fn hold(path: &Path) -> Result<Option<File>, CommandError> {
+    let Ok(directory) = File::open(path) else { return Ok(None) };
+    match directory.try_lock() {
+        Ok(()) => Ok(Some(directory)),
+        Err(TryLockError::WouldBlock) => Err(locked(path)),
+        Err(TryLockError::Error(_)) => Ok(None),
+    }
 }
 
 /// The error of a locked directory.

@@ -254,7 +254,7 @@ impl CommandError {
 impl fmt::Display for CommandError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lines = self.lines();
-        let escaped: Vec<_> = lines.iter().map(|line| escape::line(line)).collect();
+        let escaped: Vec<_> = lines.iter().map(|line| escape::message(line)).collect();
         f.write_str(&escaped.join("\n"))
     }
 }
@@ -286,6 +286,8 @@ mod tests {
     fn control_characters_from_outside_are_escaped() {
         let error = CommandError::new(ErrorKind::Network, "host \u{1b}[31mred\nerror: forged");
         assert_eq!(error.to_string(), "error: host \\u{1b}[31mred\\nerror: forged");
+        let error = CommandError::usage("https://me:secret@example.org/x: a wrong address");
+        assert_eq!(error.to_string(), "error: https://example.org/x: a wrong address");
     }
 
     #[test]

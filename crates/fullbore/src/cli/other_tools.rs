@@ -138,11 +138,8 @@ const ROWS: &[Row] = &[
         &["--progress", "-P", "--no-progress"],
         "leave it out; progress is shown on a terminal, and -q turns it off",
     ),
-    row(
-        MIRROR,
-        &["--ignore-small-errors", "--ignore-missing-release"],
-        "use --ignore-missing to publish without files that no mirror has",
-    ),
+    row(MIRROR, &["--ignore-small-errors"], "use --ignore-missing to publish without files that no mirror has"),
+    row(MIRROR, &["--ignore-missing-release"], "leave it out; everything is verified from the signed Release"),
     row(MIRROR, &["--timeout"], "leave it out; a stalled mirror's files are fetched from the others"),
     row(
         MIRROR,

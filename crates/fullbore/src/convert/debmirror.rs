@@ -104,6 +104,9 @@ pub(super) fn convert(text: &str) -> Draft {
     } else {
         section.comment("debmirror deletes every file it does not know; fullbore does with `clean-foreign = true`.");
     }
+    if is("$ignore_small_errors", false) {
+        section.on("ignore-missing");
+    }
     if !is("$check_gpg", true) || is("$ignore_release_gpg", false) {
         section.comment("debmirror does not verify signatures here. If the archive has none: trusted = true");
     }
@@ -175,7 +178,8 @@ fn reason(name: &str) -> Option<&'static str> {
         | "$cleanup"
         | "$no_cleanup"
         | "$check_gpg"
-        | "$ignore_release_gpg" => {
+        | "$ignore_release_gpg"
+        | "$ignore_small_errors" => {
             return None;
         }
         "$verbose" | "$progress" | "$debug" => "not needed: see --quiet and --verbose",
@@ -190,7 +194,6 @@ fn reason(name: &str) -> Option<&'static str> {
         "$debmarshal" => "use --snapshot NAME",
         "$omit_suite_symlinks" => "the symlink from suite to codename is always made",
         "$allow_dist_rename" => "not needed: the real directory is always the codename",
-        "$ignore_small_errors" => "a run with missing files publishes nothing and exits with 2",
         "$ignore_missing_release" | "$ignore_release" => {
             "not offered: fullbore verifies everything against the signed Release"
         }
@@ -397,6 +400,16 @@ $mirrordir="$ENV{HOME}/mirror";
         let settings = convert(text).mirrors.remove(0);
         let arch = settings.values.iter().find(|(name, _)| *name == "arch").unwrap().1.to_string();
         assert_eq!(arch, r#"["all", "amd64", "source", "i386"]"#);
+    }
+
+    #[test]
+    fn small_errors_are_ignored_if_debmirror_does() {
+        for (value, ignored) in [("1", true), ("0", false)] {
+            let settings = convert(&format!("$host='x'; $ignore_small_errors={value};\n"));
+            assert!(settings.notes.is_empty());
+            let names: Vec<_> = settings.mirrors[0].values.iter().map(|(name, _)| *name).collect();
+            assert_eq!(names.contains(&"ignore-missing"), ignored, "{names:?}");
+        }
     }
 
     #[test]
