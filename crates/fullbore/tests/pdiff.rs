@@ -593,7 +593,7 @@ fn json_has_a_line_for_each_index() {
 
 #[test]
 fn two_runs_do_not_publish_in_one_directory_wherever_states_are() {
-    let (mut archive, mut old) = (PublishedArchive::new(), PublishedArchive::new());
+    let (mut archive, old) = (PublishedArchive::new(), PublishedArchive::new());
     archive.write(1);
     old.write(0);
     let state = tempfile::tempdir().unwrap();
