@@ -1,5 +1,6 @@
 //! `put --dry-run`, which needs no server: against the test vectors that the Tahoe-LAFS project publishes, and its refusals;
 //! and what `get` does without one.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
