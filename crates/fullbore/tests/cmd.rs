@@ -76,3 +76,18 @@ fn a_file_without_access_has_one_exit_code_and_one_hint_in_every_command() {
     }
     assert!(faults.is_empty(), "{faults:#?}");
 }
+
+#[test]
+fn settings_are_converted_into_a_directory_that_is_made() {
+    let directory = tempfile::tempdir().unwrap();
+    let (list, output) = (directory.path().join("mirror.list"), directory.path().join("etc/fullbore/mirror.toml"));
+    std::fs::write(&list, "deb http://archive.example.org/debian trixie main\n").unwrap();
+    let convert = || {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_fullbore"));
+        command.arg("convert").arg(&list).arg("-o").arg(&output).output().unwrap()
+    };
+    let first = convert();
+    assert_eq!(first.status.code(), Some(0), "{}", String::from_utf8_lossy(&first.stderr));
+    assert!(std::fs::read_to_string(&output).unwrap().contains("http://archive.example.org/debian"));
+    assert_eq!(convert().status.code(), Some(1), "an existing file stays");
+}
