@@ -399,8 +399,11 @@ impl Screen {
     fn problem(&mut self, problem: String, level: Level, line: &str) {
         let count = self.problems.entry(problem).or_default();
         *count += 1;
-        if *count <= PROBLEMS_NAMED {
-            self.line(level, line);
+        let is_named = *count <= PROBLEMS_NAMED;
+        // A log names all of them.
+        self.terminal.log(line);
+        if is_named {
+            self.stderr_line(level, line);
         }
     }
 

@@ -136,7 +136,9 @@ impl<'a> Account<'a> {
         };
         self.totals.bytes += done.size;
         let address = format!("{SCHEME}{}/{}", self.run.settings.bucket.location.bucket, object.key);
-        let mut file = StoredFile { is_shown: true, ..StoredFile::new(&object.path, done.size, &address) };
+        // A dry run lists what it would upload.
+        let is_shown = !(self.run.settings.dry_run && matches!(outcome, Outcome::Present { .. }));
+        let mut file = StoredFile { is_shown, ..StoredFile::new(&object.path, done.size, &address) };
         self.list.add(&file);
         self.events.emit(match outcome {
             Outcome::Stored(stored) => {

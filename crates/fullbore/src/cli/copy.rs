@@ -60,7 +60,7 @@ pub struct CopyArgs {
     pub checksum: bool,
 
     /// Remove files from the source once they are on the destination's disk
-    #[arg(long, conflicts_with_all = ["delete", "delete_before", "delete_excluded", "delete_after"])]
+    #[arg(long, conflicts_with_all = ["delete", "delete_before", "delete_excluded", "delete_after", "link_dest"])]
     pub remove_source_files: bool,
 
     /// Read all written data back from the device, not from the page cache, and compare it
