@@ -46,7 +46,8 @@ pub fn run(arguments: &ConvertArgs, screen: &mut Screen) -> Result<(), CommandEr
         Some(output) => {
             // As for `/etc/fullbore`, which no package makes.
             if let Some(directory) = output.parent() {
-                std::fs::create_dir_all(directory).map_err(|error| CommandError::cannot("create", directory, &error))?;
+                std::fs::create_dir_all(directory)
+                    .map_err(|error| CommandError::cannot("create", directory, &error))?;
             }
             let mut file = std::fs::File::create_new(output).map_err(|error| {
                 let failure = CommandError::cannot("write", output, &error);

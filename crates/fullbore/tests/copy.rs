@@ -420,6 +420,16 @@ fn owners_are_mapped_by_their_names_and_with_numeric_ids_by_their_numbers() {
 }
 
 #[test]
+fn sources_are_not_removed_in_favour_of_links() {
+    let place = Place::new();
+    fs::create_dir(place.path("src")).unwrap();
+    fs::write(place.path("src/a"), "only").unwrap();
+    let output = place.fullbore(&["--remove-source-files", "--link-dest", "../before", "src/", "dst"]);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(place.path("src/a").exists() && !place.path("dst").exists());
+}
+
+#[test]
 fn a_source_is_not_copied_to_itself() {
     let place = Place::new();
     fs::create_dir(place.path("src")).unwrap();

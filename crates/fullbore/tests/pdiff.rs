@@ -570,6 +570,32 @@ fn a_state_that_no_patch_can_express_is_fetched_whole() {
     assert_eq!(output.status.code(), Some(1), "{}", crate::said(&output));
 }
 
+/// apt puts a `Release` without hashes beside indexes of flat archives.
+#[test]
+fn a_release_that_does_not_list_an_index_is_told_of() {
+    let mut archive = PublishedArchive::new();
+    archive.write(0);
+    archive.publishes(&[]);
+    let release = "Codename: trixie\n";
+    for (state, (name, text, is_told)) in [
+        ("Release", format!("{release}SHA256:\n 00 1 main/other\n"), true),
+        ("Release", release.to_owned(), false),
+        ("InRelease", format!("{release}SHA256:\n 00 1 main/other\n"), true),
+        ("InRelease", format!("{release}SHA256:\n 00 1 {PACKAGES}\n"), false),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        archive.write(state as u64 + 1);
+        let path = archive.suite().join(name);
+        std::fs::write(&path, text).unwrap();
+        let said = archive.publishes(&[]);
+        std::fs::remove_file(path).unwrap();
+        let told = said.lines().any(|line| line.contains("not use patches") && line.contains(PACKAGES));
+        assert_eq!(told, is_told, "{state}: {said}");
+    }
+}
+
 #[test]
 fn json_has_a_line_for_each_index() {
     let mut archive = PublishedArchive::new();

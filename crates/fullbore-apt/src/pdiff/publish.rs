@@ -117,12 +117,14 @@ pub fn run(arguments: &PublishSettings, warn: &mut dyn FnMut(String)) -> Result<
 const WHAT_DIR_IS: &str = "DIR is dists/SUITE, or a directory below it that has indexes";
 
 /// apt uses patches only for indexes that the Release lists uncompressed. The Release on disk is the previous one, but its
-/// names rarely change.
+/// names rarely change. One that lists no file is apt's stub beside an index.
 fn warn_of_release(outcomes: &[IndexPatches], root: &Root, warn: &mut dyn FnMut(String)) {
-    let Ok(Some(release)) = root.read("Release", RELEASE_BYTES_MAX) else {
-        return;
-    };
+    let read = |name: &&str| root.read(name, RELEASE_BYTES_MAX).ok().flatten();
+    let Some(release) = ["Release", "InRelease"].iter().find_map(read) else { return };
     let release = String::from_utf8_lossy(&release);
+    if !release.lines().any(|line| line.starts_with(' ')) {
+        return;
+    }
     let lists = |path: &str| release.lines().any(|line| line.starts_with(' ') && line.ends_with(&format!(" {path}")));
     for outcome in outcomes.iter().filter(|outcome| outcome.patches > 0 && !lists(&outcome.index)) {
         let index = &outcome.index;

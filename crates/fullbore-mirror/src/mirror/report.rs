@@ -226,7 +226,7 @@ impl ReportBuilder {
         let error = lines.iter().take(MISSING_NAMED).fold(error, CommandError::context);
         let error = match lines.len().saturating_sub(MISSING_NAMED) {
             0 => error,
-            more => error.context(format_args!("and {more} more (the report names all)")),
+            more => error.context(format_args!("and {more} more (named in the report, up to 200)")),
         };
         lines.into_iter().for_each(|line| self.run.summary.problem(line));
         Err(error

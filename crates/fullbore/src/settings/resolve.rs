@@ -8,6 +8,7 @@ use fullbore_engine::run::named_files::{absolute, readable};
 use fullbore_mirror::mirror::fleet::{FleetSettings, Role};
 use fullbore_mirror::{DeleteGuard, MirrorStore, Retention, StateStore, check_host, check_snapshot_name};
 use fullbore_s3::bucket::{self, BucketSettings};
+use fullbore_wire::hosts::MAX_HOSTS;
 use fullbore_wire::run::NetworkSettings;
 use fullbore_wire::url::public_part;
 
@@ -198,6 +199,13 @@ fn mirror(
             }
             origins.retain(|other| *other != origin);
             origins.insert(0, origin);
+        }
+        if origins.len() > MAX_HOSTS {
+            return Err(CommandError::usage(format_args!(
+                "{} mirrors, and at most {MAX_HOSTS} are used",
+                origins.len()
+            ))
+            .hint("leave the slowest ones out"));
         }
         let gives_to_workers = arguments.pin || wishes.queue.is_some() && !arguments.dry_run;
         let used = if wishes.origin_only.unwrap_or(false) { 1 } else { origins.len() };
@@ -565,6 +573,19 @@ mod tests {
         assert!(security.sources[0].sources);
         let one = resolve(&["--sources", &file, "--to", "/srv/m", "--suite", "trixie"]).unwrap();
         assert_eq!(one[0].dir, Path::new("/srv/m"));
+    }
+
+    #[test]
+    fn more_mirrors_than_are_used_are_refused() {
+        let (_dir, path) = directory(&[]);
+        let key = path("key.gpg");
+        for (count, is_good) in [(MAX_HOSTS, true), (MAX_HOSTS + 1, false)] {
+            let mirrors: Vec<String> =
+                (0..count).map(|number| format!("https://m{number}.example.org/debian")).collect();
+            let mut arguments: Vec<&str> = mirrors.iter().flat_map(|mirror| ["--from", mirror]).collect();
+            arguments.extend(["--to", "/x", "--suite", "s", "--keyring", &key]);
+            assert_eq!(resolve(&arguments).is_ok(), is_good, "{count}");
+        }
     }
 
     #[test]

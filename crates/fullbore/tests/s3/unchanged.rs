@@ -140,6 +140,13 @@ fn only_changed_files_are_read(server: &Server) {
     assert_eq!(fs::read(&notes[0]).unwrap(), b"damaged", "a dry run changes nothing");
     assert!(put(&client, &tree, &[]).read_files() >= 70);
     assert_eq!(put(&client, &tree, &["--dry-run"]).read_files(), 0);
+    // A dry run lists what it would upload, and nothing else.
+    fs::write(tree.join("new"), "new").unwrap();
+    let dry = client.command(["put", "--dry-run", tree.to_str().unwrap(), "s3://bucket/t/"]).output().unwrap();
+    let listed = String::from_utf8_lossy(&dry.stdout).into_owned();
+    let addresses: Vec<&str> = listed.lines().filter(|line| line.starts_with("s3://")).collect();
+    assert_eq!(addresses, ["s3://bucket/t/new"], "{listed}");
+    fs::remove_file(tree.join("new")).unwrap();
     // Another directory for the state: nothing is known there yet.
     let elsewhere = client.home.path().join("state");
     let done = put(&client, &tree, &["--state-dir", elsewhere.to_str().unwrap()]);

@@ -279,7 +279,7 @@ impl Account {
         let error = named.iter().take(MISSING_NAMED).map(line).fold(error, CommandError::context);
         let error = match named.len().saturating_sub(MISSING_NAMED) {
             0 => error,
-            more => error.context(format_args!("and {more} more (the report names all)")),
+            more => error.context(format_args!("and {more} more (named in the report, up to 200)")),
         };
         Err(error.hint(
             "other workers may store them from other mirrors; `fullbore mirror --finish` fetches what is missing then",
