@@ -27,6 +27,7 @@ mod selection;
 mod shared;
 mod store;
 mod update;
+mod variables;
 mod work;
 
 use std::io::Write as _;
@@ -285,6 +286,7 @@ where
             },
         }
     };
+    let matches = variables::set_aside(matches, &arguments, command)?;
     Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command()))
 }
 

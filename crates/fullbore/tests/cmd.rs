@@ -91,3 +91,37 @@ fn settings_are_converted_into_a_directory_that_is_made() {
     assert!(std::fs::read_to_string(&output).unwrap().contains("http://archive.example.org/debian"));
     assert_eq!(convert().status.code(), Some(1), "an existing file stays");
 }
+
+/// Nothing is listening at the address: a command that uses the variable's flag, or refuses it, ends with another code.
+#[test]
+fn a_variable_of_another_kind_of_store_is_no_mistake() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let (file, node, archive) = (path("file"), path("node"), path("archive"));
+    std::fs::write(&file, "content").unwrap();
+    std::fs::create_dir(&archive).unwrap();
+    let store = ["--endpoint", "http://127.0.0.1:9", "--no-sign-request"];
+    let grid = [("FULLBORE_NODE", node.as_str()), ("FULLBORE_ENCODING", "1,1,1")];
+    let bucket = [("FULLBORE_ENDPOINT", "http://127.0.0.1:9"), ("FULLBORE_PROFILE", "x")];
+    let out = path("out");
+    for (variables, words) in [
+        (grid, [&["put", &file, "s3://bucket/x"][..], &store].concat()),
+        (grid, [&["get", "-o", &out, "s3://bucket/x"][..], &store].concat()),
+        (grid, [&["ls", "s3://bucket/"][..], &store].concat()),
+        (grid, [&["check", "s3://bucket/x"][..], &store].concat()),
+        (grid, vec!["check", &archive]),
+        (bucket, vec!["put", "--dry-run", "--convergence", "aaaa", &file]),
+        (bucket, vec!["get", "URI:LIT:krugkidfnzsc4"]),
+        (bucket, vec!["check", &archive]),
+        (bucket, vec!["check", "--servers", "/nonexistent", "URI:LIT:krugkidfnzsc4"]),
+    ] {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_fullbore"));
+        let output = command.args(&words).envs(variables).env("HOME", directory.path()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!said.contains(" is for ") && !said.contains("are given"), "{words:?}: {said}");
+    }
+    // On the command line, it is one.
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_fullbore"));
+    let output = command.args(["put", "--node", &node, &file, "s3://bucket/x"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--node is for Tahoe-LAFS grids"));
+}
