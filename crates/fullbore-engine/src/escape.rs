@@ -65,7 +65,7 @@ pub fn message(text: &str) -> Cow<'_, str> {
         let (before, after) = rest.split_at(at + "://".len());
         out.push_str(before);
         let ends_word = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '`');
-        let (word, others) = after.split_at(after.find(ends_word).unwrap_or(after.len()));
+        let word = &after[..after.find(ends_word).unwrap_or(after.len())];
         let (authority, path) = word.split_at(word.find(['/', '?', '#']).unwrap_or(word.len()));
         let has_open_name = ["ssh", "pb"].iter().any(|scheme| before[..at].ends_with(scheme));
         match authority.rsplit_once('@') {
@@ -73,7 +73,7 @@ pub fn message(text: &str) -> Cow<'_, str> {
             Some((_, host)) => out.push_str(host),
             None if path.contains('@') && !is_host(authority) => {
                 out.push('…');
-                rest = others;
+                rest = &after[word.trim_end_matches([':', ',', ';', '.', ')']).len()..];
                 continue;
             }
             None => out.push_str(authority),
