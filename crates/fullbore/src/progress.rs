@@ -399,10 +399,9 @@ impl Screen {
     fn problem(&mut self, problem: String, level: Level, line: &str) {
         let count = self.problems.entry(problem).or_default();
         *count += 1;
-        let is_named = *count <= PROBLEMS_NAMED;
         // A log names all of them.
         self.terminal.log(line);
-        if is_named {
+        if *count <= PROBLEMS_NAMED {
             self.stderr_line(level, line);
         }
     }

@@ -277,7 +277,7 @@ impl<'a> Scan<'a> {
                     self.lacks(&mut batch, &path(), "a symbolic link that leads nowhere");
                 }
                 Err(Errno::NOENT) => {}
-                Err(error) => self.lacks(&mut batch, &path(), &std::io::Error::from(error).to_string()),
+                Err(error) => self.lacks(&mut batch, &path(), std::io::Error::from(error)),
             }
             if batch.is_full() {
                 self.tell(directory, batch.take(), false, true);
@@ -358,7 +358,7 @@ impl<'a> Scan<'a> {
         if entry.kind == Kind::Symlink {
             match rustix::fs::readlinkat(descriptor, own, Vec::new()) {
                 Ok(target) => entry.target = target.into_bytes(),
-                Err(error) => return self.lacks(batch, &path(), &std::io::Error::from(error).to_string()),
+                Err(error) => return self.lacks(batch, &path(), std::io::Error::from(error)),
             }
         }
         if options.acls || options.xattrs {
@@ -538,9 +538,9 @@ impl<'a> Scan<'a> {
     }
 
     /// Reports an entry that cannot be listed, so that its directory is not listed completely.
-    fn lacks(&self, batch: &mut Batch, path: &[u8], text: &str) {
+    fn lacks(&self, batch: &mut Batch, path: &[u8], text: impl std::fmt::Display) {
         batch.is_lacking = true;
-        self.unreadable(path, text);
+        self.unreadable(path, &text.to_string());
     }
 
     fn error(&self, path: &[u8], text: &str) {

@@ -101,3 +101,21 @@ fn of_other_kinds(name: &str, given: &ArgMatches) -> &'static [&'static [&'stati
 fn begins(word: &OsStr, with: &str) -> bool {
     word.as_encoded_bytes().starts_with(with.as_bytes())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_is_of_a_flag() {
+        let definition = super::super::command();
+        let all: Vec<&str> = definition
+            .get_subcommands()
+            .flat_map(clap::Command::get_arguments)
+            .map(|own| own.get_id().as_str())
+            .collect();
+        for id in [GRIDS, STORES, OBJECTS, ARCHIVES_IN_BUCKETS, ARCHIVES].concat() {
+            assert!(all.contains(&id), "{id}");
+        }
+    }
+}
