@@ -7,6 +7,7 @@
 mod apt_mirror;
 mod debmirror;
 mod ftpsync;
+mod shell;
 
 use std::fmt::Write as _;
 use std::io::Write as _;

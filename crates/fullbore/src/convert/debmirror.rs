@@ -219,64 +219,81 @@ fn reason(name: &str) -> Option<&'static str> {
     })
 }
 
-/// The statements of a perl file, with the line each begins in. Comments go; quotes and
-/// brackets are kept together.
+/// Words that begin a block: it ends at its brace, without a semicolon.
+const BLOCKS: &[&str] =
+    &["if", "unless", "elsif", "else", "for", "foreach", "while", "until", "sub", "package", "BEGIN", "END"];
+
+/// The statements of a perl file, with the line each begins in. Comments are left out; a block is one statement with all in it.
 fn statements(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut statement = String::new();
-    let mut begin = 1;
-    let mut line = 1;
+    let (mut begin, mut line) = (1, 1);
     let mut quote = None;
+    let mut depth = 0;
+    let text = without_documentation(text);
     let mut letters = text.chars();
     while let Some(c) = letters.next() {
-        if c == '\n' {
-            line += 1;
-        }
-        match quote {
-            Some(end) => {
-                statement.push(c);
-                if c == '\\' {
-                    statement.extend(letters.next());
-                } else if c == end {
-                    quote = None;
-                }
+        line += usize::from(c == '\n');
+        if let Some(end) = quote {
+            statement.push(c);
+            if c == '\\' {
+                statement.extend(letters.next());
+            } else if c == end {
+                quote = None;
             }
-            None => match c {
-                // `$#list` is the only # that is no comment, and no setting has it.
-                '#' => {
-                    for c in letters.by_ref() {
-                        if c == '\n' {
-                            line += 1;
-                            break;
-                        }
-                    }
-                    if statement.is_empty() {
-                        begin = line;
-                    } else {
-                        statement.push(' ');
-                    }
+            continue;
+        }
+        match c {
+            // `$#list` is the only # that is no comment, and no setting has it.
+            '#' => {
+                letters.by_ref().find(|c| *c == '\n');
+                line += 1;
+                if !statement.is_empty() {
+                    statement.push(' ');
                 }
-                ';' => {
-                    found.push((begin, std::mem::take(&mut statement).trim().to_owned()));
-                    begin = line;
-                }
-                c => {
-                    if matches!(c, '"' | '\'') {
-                        quote = Some(c);
-                    }
-                    if !statement.is_empty() || !c.is_whitespace() {
-                        if statement.is_empty() {
-                            begin = line;
-                        }
-                        statement.push(c);
-                    }
-                }
-            },
+                continue;
+            }
+            ';' if depth == 0 => {
+                found.push((begin, std::mem::take(&mut statement).trim().to_owned()));
+                continue;
+            }
+            c if statement.is_empty() && c.is_whitespace() => continue,
+            '"' | '\'' => quote = Some(c),
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            _ => {}
+        }
+        if statement.is_empty() {
+            begin = line;
+        }
+        statement.push(c);
+        if c == '}' && depth <= 0 {
+            depth = 0;
+            let word = statement.split(|c: char| !c.is_ascii_alphanumeric()).next().unwrap_or("");
+            if BLOCKS.contains(&word) || statement.starts_with('{') {
+                found.push((begin, std::mem::take(&mut statement)));
+            }
         }
     }
     found.push((begin, statement.trim().to_owned()));
     found.retain(|(_, statement)| !statement.is_empty());
     found
+}
+
+/// Without what perl does not read: pod (perlpod(1)), and all after `__END__`. Lines keep their numbers.
+fn without_documentation(text: &str) -> String {
+    let mut is_pod = false;
+    let mut code = String::with_capacity(text.len());
+    for line in text.lines().take_while(|line| !matches!(line.trim_end(), "__END__" | "__DATA__")) {
+        let is_command = line.strip_prefix('=').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_alphabetic()));
+        is_pod |= is_command;
+        if !is_pod {
+            code.push_str(line);
+        }
+        code.push('\n');
+        is_pod &= !line.starts_with("=cut");
+    }
+    code
 }
 
 /// `$name = value` or `@name = (values)`; `None` for all else.
@@ -392,6 +409,21 @@ $mirrordir="$ENV{HOME}/mirror";
                 .unwrap()
                 .render("debmirror.conf", ForeignFormat::Debmirror)
         );
+    }
+
+    #[test]
+    fn nothing_within_a_block_is_a_setting() {
+        let text = "$host='a';\nif (-e \"/etc/x\") {\n  $host='b'; $remoteroot='inside';\n}\n@arches=qw{amd64};\n\
+                    sub f { if (1) { $host='c'; } }\nelse { $host='d' }\n{ $host='e'; }\n$x{y}='}';\n\
+                    $download_method='http';\n\n=pod\n\n$host='f';\n\n=cut\n\n$method='x' if $y;\n1;\n__END__\n$host='g';\n";
+        let draft = convert(text);
+        let find =
+            |key: &str| draft.mirrors[0].values.iter().find(|(name, _)| *name == key).map(|(_, v)| v.to_string());
+        assert_eq!(find("from").as_deref(), Some("\"http://a/debian\""));
+        assert_eq!(find("arch").as_deref(), Some("[\"amd64\", \"all\", \"source\"]"));
+        let lines: Vec<_> = draft.notes.iter().map(|note| (note.line, note.setting.as_str())).collect();
+        assert_eq!(lines.len(), 6, "{lines:?}");
+        assert_eq!(lines.iter().map(|(line, _)| *line).collect::<Vec<_>>(), [2, 6, 7, 8, 9, 18], "{lines:?}");
     }
 
     #[test]

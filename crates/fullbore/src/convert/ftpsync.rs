@@ -2,6 +2,7 @@
 
 use fullbore_mirror::check_host;
 
+use super::shell::{Assignment, Command};
 use super::{ConvertedMirror, Draft, names};
 
 /// Debian's architectures when ftpsync mirrors all but some; the list is of Debian 13 with sid.
@@ -29,13 +30,6 @@ const INFO: &[(&str, &str)] = &[
     ("INFO_LOCATION", "Location"),
     ("INFO_THROUGHPUT", "Throughput"),
 ];
-
-/// One assignment; `value` is `None` when the shell would have to work it out.
-struct Assignment {
-    line: usize,
-    name: String,
-    value: Option<String>,
-}
 
 pub(super) fn convert(text: &str) -> Draft {
     let mut draft = Draft::default();
@@ -142,92 +136,26 @@ fn assignments(text: &str, draft: &mut Draft) -> Vec<Assignment> {
     let mut found = Vec::new();
     let mut line = 1;
     let mut rest = text;
-    while !rest.is_empty() {
-        // One word of the shell: up to an unquoted space, newline, semicolon.
-        let begin = line;
-        let (word, length) = word(rest);
-        let raw = &rest[..length];
-        line += raw.matches('\n').count();
-        rest = &rest[length..];
-        let word_is_plain = word.as_ref().is_some_and(|word| !word.is_empty());
-        if let Some((name, _)) = raw.split_once('=').filter(|(name, _)| is_name(name)) {
-            let value = word.and_then(|word| word.split_once('=').map(|(_, value)| value.to_owned()));
-            found.push(Assignment { line: begin, name: name.to_owned(), value });
-        } else if word_is_plain && raw != "export" || word_is_none(raw) {
-            // Another command: all of its line.
-            let end = rest.find('\n').unwrap_or(rest.len());
-            draft.note(begin, format!("{raw}{}", &rest[..end]), "not an assignment; the file is not executed");
-            rest = &rest[end..];
-        }
-        // What separates words; a comment reaches to the end of its line.
-        while let Some(c) = rest.chars().next() {
-            if c == '#' {
-                rest = &rest[rest.find('\n').unwrap_or(rest.len())..];
-            } else if c.is_whitespace() || c == ';' {
-                line += usize::from(c == '\n');
-                rest = &rest[c.len_utf8()..];
-            } else {
-                break;
+    while let Some(c) = rest.chars().next() {
+        if c == '#' {
+            rest = &rest[rest.find('\n').unwrap_or(rest.len())..];
+        } else if c.is_whitespace() || c == ';' {
+            line += usize::from(c == '\n');
+            rest = &rest[c.len_utf8()..];
+        } else {
+            let command = Command::read(rest);
+            let raw;
+            (raw, rest) = rest.split_at(command.length);
+            match command.assignments() {
+                Some(assigned) => {
+                    found.extend(assigned.into_iter().map(|one| Assignment { line: line + one.line, ..one }));
+                }
+                None => draft.note(line, raw, "not an assignment; the file is not executed"),
             }
+            line += raw.matches('\n').count();
         }
     }
     found
-}
-
-/// Whether a word that could not be read stands there.
-fn word_is_none(raw: &str) -> bool {
-    !raw.is_empty() && word(raw).0.is_none()
-}
-
-fn is_name(text: &str) -> bool {
-    text.bytes().next().is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_')
-        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
-}
-
-/// The word at the beginning, quotes removed, and how many bytes it takes. The word is
-/// `None` when it has substitutions, which only a shell can do.
-fn word(text: &str) -> (Option<String>, usize) {
-    let mut value = String::new();
-    let mut plain = true;
-    let mut quote = None;
-    let mut letters = text.char_indices().peekable();
-    while let Some((at, c)) = letters.next() {
-        match (quote, c) {
-            (Some(end), c) if c == end => quote = None,
-            (Some('\''), c) => value.push(c),
-            (_, '\\') => value.extend(letters.next().map(|(_, escaped)| escaped)),
-            (_, '`') => {
-                plain = false;
-                letters.find(|(_, c)| *c == '`');
-            }
-            (_, '$') => {
-                plain = false;
-                skip_substitution(&mut letters);
-            }
-            (Some(_), c) => value.push(c),
-            (None, '"' | '\'') => quote = Some(c),
-            (None, c) if c.is_whitespace() || c == ';' => return (plain.then_some(value), at),
-            (None, '#') if at == 0 => return (Some(String::new()), 0),
-            (None, c) => value.push(c),
-        }
-    }
-    ((plain && quote.is_none()).then_some(value), text.len())
-}
-
-/// Passes `(…)` or `{…}` behind a dollar, others within them counted.
-fn skip_substitution(letters: &mut std::iter::Peekable<std::str::CharIndices<'_>>) {
-    let Some((open, close)) =
-        [('(', ')'), ('{', '}')].into_iter().find(|(open, _)| letters.peek().is_some_and(|(_, next)| next == open))
-    else {
-        return;
-    };
-    let mut depth = 0;
-    for (_, c) in letters.by_ref() {
-        depth += i32::from(c == open) - i32::from(c == close);
-        if depth == 0 {
-            break;
-        }
-    }
 }
 
 #[cfg(test)]
@@ -272,6 +200,23 @@ if [ -f /etc/x ]; then . /etc/x; fi
         assert_eq!(find("trace-host").as_deref(), Some("\"ftp.example.org\""));
         let info = find("trace-info").unwrap();
         assert!(info.contains("Maintainer: A B <a@example.org>") && info.contains("Country: DE"), "{info}");
+    }
+
+    #[test]
+    fn only_what_the_shell_surely_assigns_is_a_setting() {
+        let draft = convert(
+            "TO=/srv RSYNC_HOST=a\nif [ -f /etc/x ]; then\n  TO=/if; for x in 1; do TO=/for; done\nfi\nexport RSYNC_PATH=debian\n\
+             case $x in\n  a) TO=/case ;;\nesac\nf()\n{\n  TO=/f\n}\nfunction g {\n TO=/g; }\n(\n  TO=/sub\n)\n\
+             TO=/prefix rsync x\ncat <<EOF\nTO=/here\nEOF\ntrue && \\\nTO=/next\nwhile :; do\n TO=/while # done\ndone\n\
+             ARCH_INCLUDE='amd64'; RSYNC_BW=5 # if\n",
+        );
+        let find =
+            |key: &str| draft.mirrors[0].values.iter().find(|(name, _)| *name == key).map(|(_, v)| v.to_string());
+        assert_eq!(find("to").as_deref(), Some("\"/srv\""));
+        assert_eq!(find("from").as_deref(), Some("\"http://a/debian\""));
+        assert_eq!(find("limit-rate").as_deref(), Some("\"5KiB\""));
+        let lines: Vec<_> = draft.notes.iter().map(|note| note.line).collect();
+        assert_eq!(lines, [2, 6, 9, 13, 15, 18, 19, 22, 24], "{:?}", draft.notes);
     }
 
     #[test]
