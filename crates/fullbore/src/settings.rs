@@ -6,6 +6,7 @@
 //! have to decide. The environment is read here and nowhere else in the program.
 
 mod addresses;
+mod apt_sources;
 pub mod archive;
 pub mod bootstrap;
 mod bucket;

@@ -180,10 +180,11 @@ fn mirror(
         return Err(CommandError::usage(format_args!("--cache-control {value:?}: not a value of that field"))
             .hint("write a value such as `max-age=300`"));
     }
-    let archives = archives(wishes)?;
+    let apt = wishes.sources.as_ref().map(|_| configuration::read()).transpose()?;
+    let archives = archives(wishes, apt.as_ref())?;
     let mut environment = environment.clone();
-    if wishes.sources.is_some() {
-        environment.proxy = proxies::over(&configuration::read()?, &environment.proxy);
+    if let Some(apt) = &apt {
+        environment.proxy = proxies::over(apt, &environment.proxy);
     }
     let several = archives.len() > 1;
     let names = directory_names(&archives);
