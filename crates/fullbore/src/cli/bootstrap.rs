@@ -79,7 +79,7 @@ pub struct BootstrapArgs {
     #[arg(long, value_name = "ARCH", help_heading = PACKAGES, value_delimiter = ',', visible_alias = "architectures")]
     pub arch: Vec<String>,
 
-    /// Option for apt, in the root and while it is made: text as in apt.conf, or a file; repeat for more
+    /// Option for apt, in the root and while it is made: NAME=VALUE, text as in apt.conf, or a file; repeat for more
     #[arg(long, value_name = "OPTION|FILE", help_heading = PACKAGES)]
     pub aptopt: Vec<String>,
 

@@ -40,7 +40,7 @@ pub struct InstallArgs {
     #[arg(long, value_name = "DIR", default_value = "/", help_heading = HOW)]
     pub root: PathBuf,
 
-    /// Option for apt: NAME=VALUE, as for apt-get --option; repeat for more
+    /// Option for apt: NAME=VALUE, or as in apt.conf; repeat for more
     #[arg(long, value_name = "NAME=VALUE", help_heading = HOW)]
     pub aptopt: Vec<String>,
 

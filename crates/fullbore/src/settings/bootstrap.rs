@@ -20,6 +20,7 @@ use fullbore_install::settings::{
 
 use super::keys::{check_keyring, with_hint_if_absent};
 use super::resolve::{network, output};
+use super::values::apt_option;
 use super::{Environment, OutputSettings};
 use crate::cli::{self, BootstrapArgs, BootstrapFormat, BootstrapMode, HookArg};
 use crate::stdio;
@@ -193,7 +194,7 @@ pub fn bootstrap(
         sources,
         mirrors,
         keyrings: trusted,
-        apt_options: arguments.aptopt.clone(),
+        apt_options: arguments.aptopt.iter().map(|option| for_file(option)).collect(),
         dpkg_options: arguments.dpkgopt.clone(),
         hooks,
         epoch: environment.source_date_epoch,
@@ -310,6 +311,18 @@ fn image(arguments: &BootstrapArgs, container: OciContainer, architecture: &str)
         })?,
     };
     Ok(OciSettings { container, tag: tag.to_owned(), platform })
+}
+
+/// As a line of apt.conf(5); files stay what they are.
+fn for_file(option: &str) -> String {
+    match apt_option(option) {
+        Some((name, value))
+            if option[name.len()..].starts_with('=') && !value.contains('"') && !Path::new(option).is_file() =>
+        {
+            format!("{name} \"{value}\";")
+        }
+        _ => option.to_owned(),
+    }
 }
 
 /// A pattern of apt's stays whole, names are split at commas and spaces.

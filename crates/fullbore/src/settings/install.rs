@@ -7,6 +7,7 @@ use fullbore_install::root::within;
 use fullbore_install::settings::InstallSettings;
 
 use super::resolve::{network, output};
+use super::values::apt_option;
 use super::{Environment, OutputSettings};
 use crate::cli::InstallArgs;
 
@@ -42,7 +43,7 @@ pub fn install(
     let settings = InstallSettings {
         root,
         packages: arguments.packages.clone(),
-        apt_options: arguments.aptopt.clone(),
+        apt_options: arguments.aptopt.iter().map(|option| for_command(option)).collect(),
         yes: arguments.yes,
         force: arguments.force,
         apt_config: environment.apt_config.clone(),
@@ -53,6 +54,11 @@ pub fn install(
     };
     let dpkg_prints = !settings.quiet && !settings.json;
     Ok((settings, OutputSettings { dpkg_prints, ..output(&arguments.output, false) }))
+}
+
+/// As apt-get's `--option` has it.
+fn for_command(option: &str) -> String {
+    apt_option(option).map_or_else(|| option.to_owned(), |(name, value)| format!("{name}={value}"))
 }
 
 /// Whether a file is in the root, as programs there see it; in the root that this program runs in, from the user's own

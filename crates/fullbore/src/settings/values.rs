@@ -107,9 +107,36 @@ impl fmt::Display for Percent {
     }
 }
 
+/// Name and value of an option of apt, written as in apt.conf(5) (`NAME "VALUE";`) or as for `apt-get --option`
+/// (`NAME=VALUE`). `None` if it is neither, such as the name of a file or several options.
+pub(super) fn apt_option(text: &str) -> Option<(&str, &str)> {
+    let is_of_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, ':' | '-' | '_' | '/' | '.' | '+');
+    let end = text.find(|c| !is_of_name(c)).filter(|end| *end > 0)?;
+    let (name, rest) = text.split_at(end);
+    if let Some(value) = rest.strip_prefix('=') {
+        return Some((name, value));
+    }
+    let value = rest.trim().trim_end_matches(';').trim_end();
+    let value = value.strip_prefix('"').and_then(|value| value.strip_suffix('"')).unwrap_or(value);
+    let is_one = !value.is_empty() && !value.contains(['"', ';', '{', '}']);
+    (rest.starts_with(char::is_whitespace) && is_one).then_some((name, value))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_option_of_apt_has_two_forms() {
+        for text in ["A::B=c d", "A::B \"c d\"", "A::B  \"c d\";", "A::B c d;"] {
+            assert_eq!(apt_option(text), Some(("A::B", "c d")), "{text}");
+        }
+        assert_eq!(apt_option("A::List:: \"x\""), Some(("A::List::", "x")));
+        assert_eq!(apt_option("A="), Some(("A", "")));
+        for text in ["", "=x", "A", "/etc/apt.conf", "#clear A;", "A { B \"c\"; }", "A \"b\"; C \"d\";"] {
+            assert_eq!(apt_option(text), None, "{text}");
+        }
+    }
 
     #[test]
     fn rates_are_bytes_per_second_unless_bits_are_said() {
