@@ -101,9 +101,7 @@ pub fn run(settings: &CheckSettings, events: &mut dyn Events, stop: &Stop) -> Re
         return Err(CommandError::new(ErrorKind::Network, "the grid has no server that can be used")
             .hint("start the node once, so that it learns of its servers, or write private/servers.yaml"));
     }
-    for server in &grid.unusable {
-        events.warn(format!("server {} is not used: {}", server.name, server.reason));
-    }
+    grid.not_used().for_each(|warning| events.warn(warning));
     let pool = Pool::new(threads());
     let downloader = Arc::new(Downloader::new(Arc::clone(&grid), pool.clone(), stop.watch()));
     let uploader = settings.repair.then(|| {

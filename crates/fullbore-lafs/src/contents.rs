@@ -233,6 +233,24 @@ mod tests {
         assert_eq!(found.cap, Cap::Literal(Vec::new()), "as `get -o DIR` takes it");
     }
 
+    #[tokio::test]
+    async fn a_server_that_cannot_be_used_is_named_when_shares_are_lacking() {
+        let tub = "a".repeat(32);
+        let mut announcements = Announcements::default();
+        let yaml =
+            format!("storage:\n  server-a:\n    ann:\n      anonymous-storage-FURL: pb://{tub}@tcp:127.0.0.1:1/x\n");
+        announcements.add_servers_yaml(&yaml).unwrap();
+        let grid = Arc::new(Grid::new(announcements.servers(), Vec::new(), LinkOptions::new(Duration::from_secs(1))));
+        let downloader = Arc::new(Downloader::new(Arc::clone(&grid), Pool::new(1), watch::channel(false).1));
+        let contents = Contents::new(grid, downloader);
+        let (key, hash) = ("a".repeat(26), "a".repeat(52));
+        for cap in [format!("URI:DIR2-CHK:{key}:{hash}:3:10:200"), format!("URI:DIR2-RO:{key}:{hash}")] {
+            let error = contents.walk(Cap::parse(&cap).unwrap(), "x").await.unwrap_err();
+            let context = explain(&error).context;
+            assert!(context.last().is_some_and(|line| line.contains(" is not used: ")), "{cap}: {error}: {context:?}");
+        }
+    }
+
     #[test]
     fn too_few_good_shares_are_told_from_too_few_servers() {
         for (found, damaged, kind) in [

@@ -505,7 +505,7 @@ pub async fn read(grid: &Arc<Grid>, cap: &Mutable, out: &mpsc::Sender<Bytes>) ->
             needed: largest.map_or(1, |shares| shares[0].signed.header.needed),
             asked: survey.order.len(),
             damaged,
-            troubles: survey.troubles(grid),
+            troubles: survey.troubles(grid).into_iter().chain(grid.not_used()).collect(),
         }));
     };
     // A silent server may have a newer version.
@@ -516,6 +516,7 @@ pub async fn read(grid: &Arc<Grid>, cap: &Mutable, out: &mpsc::Sender<Bytes>) ->
         Ok(()) => troubles.extend(reader.troubles()),
         Err(MutableError::TooFewShares(few)) => {
             troubles.extend(few.troubles);
+            troubles.extend(grid.not_used());
             return Err(TooFewShares { troubles, ..few }.into());
         }
         Err(error) => return Err(error),

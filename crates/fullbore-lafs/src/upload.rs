@@ -36,8 +36,7 @@ use source::Source;
 #[derive(Debug)]
 pub struct Grid {
     servers: Vec<Server>,
-    /// Announced servers that cannot be used.
-    pub unusable: Vec<Unusable>,
+    unusable: Vec<Unusable>,
     links: Vec<OnceLock<Link>>,
     /// Per server: whether its last answer was late.
     late: Vec<AtomicBool>,
@@ -51,6 +50,11 @@ impl Grid {
         let links = servers.usable.iter().map(|_| OnceLock::new()).collect();
         let late = servers.usable.iter().map(|_| AtomicBool::new(false)).collect();
         Grid { servers: servers.usable, unusable: servers.unusable, links, late, options, preferred }
+    }
+
+    /// Announced servers that cannot be used, with the reason; one line each.
+    pub fn not_used(&self) -> impl Iterator<Item = String> {
+        self.unusable.iter().map(|server| format!("server {} is not used: {}", server.name, server.reason))
     }
 
     /// All usable servers.

@@ -137,7 +137,8 @@ impl Download<'_> {
                 None if found.len() >= self.needed() => return Ok(()),
                 None => {
                     let (needed, asked) = (self.cap.needed, self.order.len());
-                    let troubles = std::mem::take(&mut self.troubles);
+                    let mut troubles = std::mem::take(&mut self.troubles);
+                    troubles.extend(self.with.grid.not_used());
                     let damaged = self.damaged.difference(&found).count();
                     return Err(TooFewShares { found: found.len(), needed, asked, damaged, troubles }.into());
                 }

@@ -122,9 +122,7 @@ impl<'a> PutContext<'a> {
             Arc::new(Uploader::new(grid, context, lease, stop.subscribe(), journal.clone()))
         });
         if let Some(grid) = &grid {
-            for server in &grid.unusable {
-                events.warn(format!("server {} is not used: {}", server.name, server.reason));
-            }
+            grid.not_used().for_each(|warning| events.warn(warning));
             let _inside = runtime.enter();
             grid.warm(2 * usize::from(resolved.options.encoding.total));
         }

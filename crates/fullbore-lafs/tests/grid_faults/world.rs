@@ -96,7 +96,7 @@ impl World {
         // On a busy machine a handshake may take as long as to a server that is far.
         let options = LinkOptions { far: Duration::MAX, ..options };
         let grid = Arc::new(Grid::new(announcements.servers(), Vec::new(), options));
-        assert_eq!(grid.servers().len(), all.len(), "{:?}", grid.unusable);
+        assert_eq!(grid.servers().len(), all.len(), "{:?}", grid.not_used().collect::<Vec<_>>());
         let key = KeyChoice::Convergent(SECRET.to_vec());
         World { servers: all, segment_max: SEGMENT_BYTES, key, grid, stop: watch::Sender::new(false) }
     }

@@ -509,6 +509,8 @@ fn ls_lists_one_level_or_all() {
         assert_eq!(listed(&client, &["s3://bucket/p/dirt"]), ["dirt"]);
         assert_eq!(listed(&client, &["s3://bucket/p/dir"]), ["x"]);
         assert_eq!(listed(&client, &["--recursive", "s3://bucket/p"]), ["a b/c", "a b/d/e", "dir/x", "dirt", "ü"]);
+        let sums = client.run(["ls", "--json", "--recursive", "s3://bucket/p"]).summary();
+        assert_eq!((&sums["store"]["files"], &sums["store"]["bytes"]), (&5.into(), &25.into()), "{sums}");
         let lines = client.run(["ls", "s3://bucket/p/"]).stdout;
         assert!(lines.lines().count() == 4 && lines.lines().any(|line| line.contains('5') && line.ends_with("dirt")));
         let none = client.run(["ls", "s3://bucket/p/dire"]);

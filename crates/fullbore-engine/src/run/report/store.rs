@@ -43,7 +43,7 @@ pub struct StoreReport {
     pub kept: u64,
     /// Number of objects for which the store reported no checksum.
     pub unconfirmed: u64,
-    /// Sum of the sizes of the stored or fetched files, in bytes.
+    /// Sum of the sizes of the stored, fetched or listed files, in bytes.
     pub bytes: u64,
     /// Acknowledged bytes of objects or shares.
     pub sent_bytes: u64,
