@@ -206,6 +206,28 @@ pub fn versitygw_with_users() -> Server {
     versitygw_over(&["data", "users"], |directory| vec!["--iam-dir".into(), directory.join("users").into()])
 }
 
+/// versitygw with TLS: the certificate is `cert.pem` in its directory. Its `url` is without TLS, as all here.
+pub fn versitygw_with_tls() -> Server {
+    versitygw_over(&["data", "data/bucket"], |directory| {
+        let [certificate, key] = ["cert.pem", "key.pem"].map(|name| directory.join(name));
+        let mut openssl = Command::new("openssl");
+        openssl.args([
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+            "-nodes",
+            "-subj",
+            "/CN=store",
+        ]);
+        openssl.args(["-addext", "subjectAltName=IP:127.0.0.1", "-keyout"]).arg(&key).arg("-out").arg(&certificate);
+        assert!(openssl.output().unwrap().status.success());
+        vec!["--cert".into(), certificate.into(), "--key".into(), key.into()]
+    })
+}
+
 fn versitygw_over(directories: &[&str], flags: impl FnOnce(&Path) -> Vec<OsString>) -> Server {
     let program = program("versitygw");
     // Its metadata are extended attributes, which not every /tmp has.

@@ -1,4 +1,4 @@
-//! Faults of a run by many machines: F1 to F14 of docs/design/0023-fleet.md, with a real nats-server and store.
+//! Faults of a run by many machines: F1 to F18 of docs/design/0023-fleet.md, with a real nats-server and store.
 
 use super::fleet::{Nats, Worker, fetched_from, pool_files, workers};
 use super::*;
@@ -84,18 +84,18 @@ fn clocks_that_are_an_hour_off_cost_no_file() {
     }
 }
 
-/// F10, without a lock, because that of a killed planner lasts for two minutes.
+/// F10: the lock of one that was killed on this machine is taken over at once.
 #[test]
 fn a_planner_that_is_killed_is_followed_by_another_one_which_goes_on() {
     let (store, server, nats) = (versitygw(), slow(0), Nats::start(""));
     let bucket = Bucket::at(&store.url);
     let mut worker = bucket.worker_of(&nats.url(), &["--once"]);
-    let mut planner = Worker::start(bucket.planner_of(&[&server], &nats.url(), &["--no-local", "--lock", "none"]));
+    let mut planner = Worker::start(bucket.planner_of(&[&server], &nats.url(), &["--no-local"]));
     wait_for("nothing is stored", || stored(&store) > 0);
     planner.signal("KILL");
     planner.wait();
     assert!(!data(&store).join("dists/trixie/InRelease").exists());
-    let ran = bucket.share(&[&server], &nats.url(), &["--no-local", "--lock", "none"]).exits(0);
+    let ran = bucket.share(&[&server], &nats.url(), &["--no-local"]).exits(0);
     assert_eq!(contents(&data(&store)), *reference(0));
     let again: BTreeMap<String, usize> = fetched_from(&[&server]).into_iter().filter(|(_, times)| *times > 1).collect();
     assert!(again.len() <= pool_files(0) / 2, "{again:?} of {}, {ran:?}", pool_files(0));
@@ -135,11 +135,46 @@ fn a_store_that_is_away_for_a_while_costs_time_and_no_file() {
     both.iter_mut().for_each(|worker| drop(worker.exits(0)));
 }
 
-/// F14
+/// F12: answers come late, but they come.
 #[test]
-fn a_corrupt_mirror_and_one_that_asks_for_a_pause_leave_no_wrong_byte() {
+fn a_store_that_answers_slowly_for_a_while_costs_time_and_no_file() {
+    let (store, server, nats) = (versitygw(), slow(0), Nats::start(""));
+    let slow_until = Instant::now() + Duration::from_secs(4);
+    let proxy = Proxy::start(&store.url, move |_, line| match line.starts_with("PUT") && Instant::now() < slow_until {
+        true => Action::Pass(Duration::from_secs(12)),
+        false => Action::now(),
+    });
+    let bucket = Bucket::at(&proxy.url);
+    let mut both = [0, 1].map(|_| bucket.worker_of(&nats.url(), &["--once"]));
+    bucket.share(&[&server], &nats.url(), &["--no-local"]).exits(0);
+    assert_eq!(contents(&data(&store)), *reference(0));
+    assert_eq!(fetched_from(&[&server]).values().max(), Some(&1), "a task that is at work goes to nobody else");
+    both.iter_mut().for_each(|worker| drop(worker.exits(0)));
+}
+
+/// F17: workers use the mirrors' connections together; the planner has its own for indexes.
+#[test]
+fn five_workers_together_keep_to_the_connections_of_each_mirror() {
+    let (store, servers, nats) = (versitygw(), [slow(0), slow(0)], Nats::start(""));
+    let bucket = Bucket::at(&store.url);
+    let mut workers = [0; 5].map(|_| bucket.worker_of(&nats.url(), &["--once"]));
+    let from: Vec<&Server> = servers.iter().collect();
+    bucket.share(&from, &nats.url(), &["--no-local", "--connections", "2"]).exits(0);
+    assert_eq!(contents(&data(&store)), *reference(0));
+    for server in &servers {
+        let most = server.counters().max_open_connections;
+        assert!((1..=2 + 2).contains(&most), "{most} connections");
+    }
+    workers.iter_mut().for_each(|worker| drop(worker.exits(0)));
+}
+
+/// F14: a corrupt one, one that asks for a pause, a stale one, and one that sends to another.
+#[test]
+fn bad_mirrors_leave_no_wrong_byte() {
     let (store, nats) = (versitygw(), Nats::start(""));
-    let servers = [served(0), served(0), served(0)];
+    let servers = [0; 5].map(served);
+    servers[3].add_fault(FaultRule::pool(1.0, Fault::Status(404)));
+    servers[4].add_fault(FaultRule::pool(1.0, Fault::Redirect(servers[0].url())));
     servers[1].add_fault(FaultRule::pool(1.0, Fault::Corrupt));
     servers[2].add_fault(FaultRule::pool(1.0, Fault::RetryAfter { status: 429, seconds: 5 }));
     servers[0].change(|behaviour| behaviour.delay = Duration::from_millis(100));
