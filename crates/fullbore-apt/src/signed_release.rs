@@ -427,7 +427,7 @@ pub fn accept(
         (None, Some(release), _, None) => SignedText::trusted(release).map_err(bad)?,
         (None, Some(_), None, Some(_)) => {
             let why = "Release has no signature (no InRelease, no Release.gpg)".to_owned();
-            return Err(Refusal::Verification(why, Some("set `Trusted: yes` for a source without signatures")));
+            return Err(Refusal::Verification(why, Some(HINT_UNSIGNED)));
         }
         (None, None, _, _) => return Err(Refusal::Unavailable(statuses.join(", "), absent)),
     };
@@ -437,9 +437,7 @@ pub fn accept(
 
 fn hint_of(error: &SignatureError) -> Option<&'static str> {
     match error {
-        SignatureError::NoPublicKey { .. } | SignatureError::NoKeyring => {
-            Some("pass the archive's keyring with --keyring (Debian's is in the package debian-archive-keyring)")
-        }
+        SignatureError::NoPublicKey { .. } | SignatureError::NoKeyring => Some(HINT_KEYRING),
         SignatureError::NotClearsigned { .. } => Some("check the address: the answer looks like a login or error page"),
         SignatureError::Expired { .. } => Some("update the keyring, or the archive is no longer maintained"),
         SignatureError::Keybox { .. } => Some(
@@ -501,9 +499,15 @@ pub const HINT_ELSEWHERE: &str = "a redirect is not followed from https to http,
 /// The server is overloaded or out of order.
 pub const HINT_BUSY: &str = "the mirror is overloaded or out of order for the moment: run again later, or name another \
      mirror in its place";
+/// The key of the archive is not in the keyrings.
+pub const HINT_KEYRING: &str =
+    "pass the archive's keyring with --keyring (Debian's is in the package debian-archive-keyring)";
+/// The archive has no signatures.
+pub const HINT_UNSIGNED: &str =
+    "for an archive without signatures, set `Trusted: yes` in apt's sources, or `trusted = true` in mirror.toml";
 /// Hint for a server that requires credentials.
 pub const HINT_CREDENTIALS: &str = "the mirror asks for credentials: put them into apt's auth.conf (or another file, \
-     named with --auth); for a plain http address its entry must begin with `machine http://HOST`";
+     named with --auth), which this user must be able to read; for a plain http address its entry must begin with `machine http://HOST`";
 /// The certificate of the server is not issued by the authority of `--cacert`.
 pub const HINT_OTHER_AUTHORITY: &str =
     "--cacert must name the authority that issued the server's certificate, or that certificate itself";

@@ -24,12 +24,16 @@ use crate::dates::DateRules;
 use crate::lists::file_name;
 use crate::signed_release::check_suite;
 use crate::signed_release::{
-    Answer, CachedRelease, HINT_ABSENT, HINT_REACH, NO_RELEASE, NamedAnswers, ReceivedRelease, Refusal, ReleaseRequest,
-    accept, all, no_verifier, receive,
+    Answer, CachedRelease, HINT_ABSENT, HINT_KEYRING, HINT_REACH, NO_RELEASE, NamedAnswers, ReceivedRelease, Refusal,
+    ReleaseRequest, accept, all, no_verifier, receive,
 };
 
 /// Longest wait for a mirror after another one has answered.
 const GRACE: Duration = Duration::from_millis(500);
+
+/// The key of one source is not in its keyrings.
+const HINT_KEY_OF_SOURCE: &str = "put the archive's new key into the file that `Signed-By` of the source names, or \
+     without `Signed-By` into /etc/apt/trusted.gpg.d; --keyring would replace the keys of all sources";
 
 /// Context of an error about a signature, if not the source but the local Release names the accepted keys.
 const SUCCESSOR: &str = "the local Release names the keys that may sign the next one, with Signed-By";
@@ -345,6 +349,8 @@ fn judge(
             let error = refused(ErrorKind::Verification, why).context("its indexes stay as they were");
             let is_pinned = own.obeys_release && keys.is_some_and(|keys| !keys.fingerprints.is_empty());
             let error = if is_pinned { error.context(SUCCESSOR) } else { error };
+            // --keyring would replace the keys of all sources.
+            let hint = hint.map(|hint| if hint == HINT_KEYRING { HINT_KEY_OF_SOURCE } else { hint });
             hint.into_iter().fold(error, CommandError::hint)
         }
     })?;

@@ -211,7 +211,9 @@ pub(crate) fn disk(error: &dyn std::error::Error) -> CommandError {
     let hint = match cause.and_then(|cause| cause.downcast_ref::<std::io::Error>()).map(std::io::Error::kind) {
         // Every command adds a hint of its own.
         Some(Refused::PermissionDenied) => None,
-        Some(Refused::ReadOnlyFilesystem) => Some("mount the file system for writing, or choose another directory"),
+        Some(Refused::ReadOnlyFilesystem) => Some(
+            "mount the file system for writing, or choose another directory; a systemd service needs ReadWritePaths= for it",
+        ),
         Some(Refused::AlreadyExists | Refused::NotADirectory) => {
             Some("a file is in the way of a directory: move it away, or choose another directory")
         }

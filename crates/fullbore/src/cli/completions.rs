@@ -12,6 +12,8 @@ const EXAMPLES: &str = "\
 Examples:
   For bash, in this session:
     source <(fullbore completions bash)
+  For zsh, for good:
+    fullbore completions zsh | sudo tee /usr/local/share/zsh/site-functions/_fullbore >/dev/null
   For fish, for good:
     fullbore completions fish > ~/.config/fish/completions/fullbore.fish";
 

@@ -288,7 +288,7 @@ const ROWS: &[Row] = &[
         "leave it out; downloads are verified, and --require-checksum refuses objects without a checksum",
     ),
     row(LS, &["--human-readable", "-H", "--humanize"], "leave it out; sizes are printed in bytes"),
-    row(LS, &["--summarize"], "use --json; its last line counts files and directories"),
+    row(LS, &["--summarize"], "use --json; its last line has the number of files and the sum of their sizes"),
     row(LS, &["-e", "--etag"], "leave it out; ls shows no ETags: use a tool of the store"),
     row(LS, &["-l", "--long"], "leave it out; sizes and times are always shown"),
     row(PUT, &["--delete-after", "--delete-during", "--delete-before"], "use --delete; it deletes after the upload"),
@@ -321,15 +321,11 @@ const ROWS: &[Row] = &[
     row(BOOTSTRAP, &["--platform"], "use --arch, such as --arch arm64"),
     // apt-get(8)
     row(&["install"], &["--assume-yes", "--force-yes"], "use --yes"),
-    row(
-        &["install"],
-        &["--no-install-recommends"],
-        "use --aptopt, such as --aptopt 'APT::Install-Recommends \"false\"'",
-    ),
+    row(&["install"], &["--no-install-recommends"], "use --aptopt APT::Install-Recommends=false"),
     row(
         &["install"],
         &["-t", "--target-release"],
-        "use --aptopt, such as --aptopt 'APT::Default-Release \"trixie-backports\"'",
+        "use --aptopt, such as --aptopt APT::Default-Release=trixie-backports",
     ),
 ];
 
@@ -342,7 +338,10 @@ const COMMANDS: &[(&[&str], &str)] = &[
     (&["cat"], "use `fullbore get`; it writes to stdout"),
     (&["debootstrap", "mmdebstrap", "create"], "use `fullbore bootstrap`"),
     (&["verify", "fsck", "audit"], "use `fullbore check`"),
-    (&["upgrade", "remove", "purge"], "use apt; `fullbore apt enable` makes it fetch with fullbore's methods"),
+    (
+        &["upgrade", "dist-upgrade", "full-upgrade", "remove", "purge", "autoremove"],
+        "use apt; `fullbore apt enable` makes it fetch with fullbore's methods, `fullbore nosync` runs it without syncs",
+    ),
     (&["eatmydata"], "use `fullbore nosync`"),
     (&["bench", "benchmark", "speedtest"], "use `fullbore probe`"),
     (&["rm", "mb", "rb", "du"], "use a tool of the store; fullbore only puts, gets and lists"),
