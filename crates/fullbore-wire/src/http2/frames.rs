@@ -36,6 +36,7 @@ const BYTES_PER_CONTROL_FRAME: u64 = 64;
 const HEADER_BYTES: usize = 9;
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
+const GOAWAY: u8 = 7;
 
 /// Number of requests of a connection, counted by its client and read by its [`Metered`].
 #[derive(Clone, Debug, Default)]
@@ -61,6 +62,8 @@ struct Meter {
     control_frames: u64,
     /// Bytes of received DATA frames, and all sent bytes.
     content_bytes: u64,
+    /// Whether the server sent GOAWAY. How the connection ends after that is nobody's fault.
+    has_goodbye: bool,
 }
 
 impl Meter {
@@ -87,6 +90,7 @@ impl Meter {
         self.payload_left = u32::from_be_bytes([0, high, middle, low]) as usize;
         let requests = self.requests.0.load(Ordering::Relaxed);
         self.heads += u64::from(kind == HEADERS);
+        self.has_goodbye |= kind == GOAWAY;
         let heads_max = HEADS_PER_STREAM.saturating_mul(requests);
         if self.heads > heads_max {
             return Err(too_many(heads_max, "heads"));
@@ -109,30 +113,61 @@ fn too_many(limit: u64, what: &str) -> io::Error {
 }
 
 /// A connection whose received frames are counted.
+///
+/// A server may say goodbye (GOAWAY; RFC 9113, section 6.8) and close while we still write to it. What it sent before is
+/// heard, although a write fails first: all further bytes are dropped. The error follows what was received, unless that has
+/// a goodbye.
 pub(super) struct Metered<S> {
     stream: S,
     meter: Meter,
+    /// Why nothing more can be written.
+    unwritable: Option<io::Error>,
+    /// Whether everything was received.
+    is_at_end: bool,
 }
 
 impl<S> Metered<S> {
     pub(super) fn new(stream: S, requests: Requests) -> Self {
-        Metered { stream, meter: Meter { requests, ..Meter::default() } }
+        Metered { stream, meter: Meter { requests, ..Meter::default() }, unwritable: None, is_at_end: false }
+    }
+
+    /// The number of bytes that were written, or are dropped because nothing can be.
+    fn written(&mut self, result: io::Result<usize>, all: usize) -> io::Result<usize> {
+        match result {
+            Ok(written) => {
+                self.meter.content_bytes += written as u64;
+                Ok(written)
+            }
+            Err(error) if self.is_at_end && !self.meter.has_goodbye => Err(error),
+            Err(error) => {
+                self.unwritable = Some(error);
+                Ok(all)
+            }
+        }
     }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
-        ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
+        let read = ready!(Pin::new(&mut self.stream).poll_read(cx, buffer));
+        read.or_else(|error| if self.meter.has_goodbye { Ok(()) } else { Err(error) })?;
+        if buffer.filled().len() == before {
+            self.is_at_end = true;
+            let error = if self.meter.has_goodbye { None } else { self.unwritable.take() };
+            return Poll::Ready(error.map_or(Ok(()), Err));
+        }
         Poll::Ready(self.meter.receive(&buffer.filled()[before..]))
     }
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let written = ready!(Pin::new(&mut self.stream).poll_write(cx, bytes))?;
-        self.meter.content_bytes += written as u64;
-        Poll::Ready(Ok(written))
+        if self.unwritable.is_some() {
+            return Poll::Ready(Ok(bytes.len()));
+        }
+        let written = ready!(Pin::new(&mut self.stream).poll_write(cx, bytes));
+        Poll::Ready(self.written(written, bytes.len()))
     }
 
     fn poll_write_vectored(
@@ -140,9 +175,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
         cx: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = ready!(Pin::new(&mut self.stream).poll_write_vectored(cx, bytes))?;
-        self.meter.content_bytes += written as u64;
-        Poll::Ready(Ok(written))
+        let all = bytes.iter().map(|piece| piece.len()).sum();
+        if self.unwritable.is_some() {
+            return Poll::Ready(Ok(all));
+        }
+        let written = ready!(Pin::new(&mut self.stream).poll_write_vectored(cx, bytes));
+        Poll::Ready(self.written(written, all))
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -150,11 +188,18 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        if self.unwritable.is_none() {
+            let flushed = ready!(Pin::new(&mut self.stream).poll_flush(cx));
+            return Poll::Ready(self.written(flushed.map(|()| 0), 0).map(|_| ()));
+        }
+        Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        match self.unwritable {
+            Some(_) => Poll::Ready(Ok(())),
+            None => Pin::new(&mut self.stream).poll_shutdown(cx),
+        }
     }
 }
 

@@ -124,6 +124,37 @@ async fn goaway_leaves_later_streams_unanswered_and_earlier_ones_alive() {
     driver.await.unwrap().unwrap();
 }
 
+/// Our acknowledgement of its settings cannot be written any more when they are read.
+#[tokio::test]
+async fn goaway_is_heard_although_a_write_fails_first() {
+    for says_goodbye in [true, false] {
+        let (mut client, driver, mut server) = raw().await;
+        let mut answers = Vec::new();
+        for path in ["/a", "/b", "/c"] {
+            client.ready().await.unwrap();
+            answers.push(client.send(&get(path)).unwrap());
+        }
+        server.await_requests(3).await;
+        server.write(SETTINGS, 0, 0, &[]).await;
+        server.write(HEADERS, END_HEADERS, 1, STATUS_200).await;
+        server.write(DATA, END_STREAM, 1, b"all").await;
+        if says_goodbye {
+            server.write(GOAWAY, 0, 0, &[0, 0, 0, 1, 0, 0, 0, 0]).await;
+        }
+        drop(server);
+        let mut answers = answers.into_iter();
+        let (_, mut body) = answers.next().unwrap().await.unwrap();
+        assert_eq!(body.chunk().await.unwrap().unwrap(), "all");
+        for answer in answers {
+            let error = answer.await.unwrap_err();
+            let is_goodbye = matches!(error, Http2Error::GoneAway { reason: Reason::NO_ERROR });
+            assert!(is_goodbye == says_goodbye && (is_goodbye || matches!(error, Http2Error::Io(_))), "{error}");
+        }
+        drop((client, body));
+        assert_eq!(driver.await.unwrap().is_ok(), says_goodbye);
+    }
+}
+
 #[tokio::test]
 async fn refused_and_reset_streams_differ_and_harm_no_other() {
     let (mut client, _driver, mut server) = raw().await;
