@@ -253,10 +253,20 @@ fn without_secrets(setting: &str) -> String {
             return shown;
         }
     }
-    match shown.split_once("://").and_then(|(scheme, rest)| Some((scheme, rest.split('/').next()?.rfind('@')?, rest))) {
-        Some((scheme, at, rest)) => format!("{scheme}://…{}", &rest[at..]),
-        None => shown,
+    let (mut hidden, mut rest) = (String::new(), shown.as_str());
+    while let Some((before, after)) = rest.split_once("://") {
+        let ends = |c: char| c.is_whitespace() || matches!(c, '/' | '"' | '\'');
+        let (authority, behind) = after.split_at(after.find(ends).unwrap_or(after.len()));
+        hidden.push_str(before);
+        hidden.push_str("://");
+        match authority.rfind('@') {
+            Some(at) => hidden.extend(["…", &authority[at..]]),
+            None => hidden.push_str(authority),
+        }
+        rest = behind;
     }
+    hidden.push_str(rest);
+    hidden
 }
 
 /// Names split at commas and spaces, each once, in order.
@@ -304,6 +314,7 @@ mod tests {
             ("export rsync_pass=hunter2", "export rsync_pass=…"),
             ("set proxy_password hunter2", "set proxy_password …"),
             ("$proxy = http://joe:hunter2@proxy:3128/", "$proxy = http://…@proxy:3128/"),
+            ("if (1) { $a='http://h/'; $b='http://joe:pw@p'; }", "if (1) { $a='http://h/'; $b='http://…@p'; }"),
             ("$passive = 1", "$passive = 1"),
             ("EXCLUDE=a@b", "EXCLUDE=a@b"),
         ] {
@@ -318,7 +329,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_text_is_survived_and_gives_settings_that_can_be_read(
-            text in "((set|deb|deb-src|deb-amd64|clean|skip-clean|\\$host|@dists|@excludes|\\$mirrordir|TO|RSYNC_HOST|ARCH_INCLUDE|export )\
+            text in "((set|deb|deb-src|deb-amd64|clean|skip-clean|if |fi|cat <<|f\\(\\) ?|\\$host|@dists|@excludes|\\$mirrordir|TO|RSYNC_HOST|ARCH_INCLUDE|export )\
                      ?[ =]?([\"'(){}\\[\\];,$#\\\\`a-z0-9:/._~*+ ]|http://[a-z./]{0,8}|qw\\(|\n){0,20}\n?){0,12}"
         ) {
             for format in [ForeignFormat::AptMirror, ForeignFormat::Debmirror, ForeignFormat::Ftpsync] {

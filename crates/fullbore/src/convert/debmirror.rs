@@ -1,5 +1,7 @@
 //! `debmirror.conf`: a perl script that assigns. Plain assignments are read, the rest is named.
 
+use std::collections::BTreeMap;
+
 use super::{ConvertedMirror, Draft, names, without_installer};
 
 /// Longest list or string read.
@@ -8,36 +10,44 @@ const VALUE_BYTES_MAX: usize = 64 << 10;
 /// One assignment.
 struct Assignment {
     line: usize,
-    name: String,
     values: Vec<String>,
 }
 
 pub(super) fn convert(text: &str) -> Draft {
     let mut draft = Draft::default();
-    let mut settings: Vec<Assignment> = Vec::new();
+    let mut settings: BTreeMap<String, Assignment> = BTreeMap::new();
+    // The line of the first statement that does something else than to assign.
+    let mut code: Option<usize> = None;
     for (line, statement) in statements(text) {
-        match assignment(&statement) {
-            Some((name, values)) => {
-                settings.retain(|other| other.name != name);
-                settings.push(Assignment { line, name, values });
+        if matches!(statement.as_str(), "1" | "return 1") {
+            continue;
+        }
+        let Some((name, values)) = assignment(&statement) else {
+            draft.note(line, &statement, "not a plain assignment; debmirror's file is perl and is not executed");
+            match assigned(&statement) {
+                Some(name) if code.is_none() => drop(settings.remove(name)),
+                _ => drop(code.get_or_insert(line)),
             }
-            None if matches!(statement.as_str(), "1" | "return 1") => {}
-            None => {
-                draft.note(line, &statement, "not a plain assignment; debmirror's file is perl and is not executed")
-            }
+            continue;
+        };
+        let is_new = !settings.contains_key(&name);
+        if let Some(code) = code {
+            let what = if is_new { "taken over, but" } else { "left out:" };
+            draft.note(line, &statement, format!("{what} the code from line {code} on decides whether it holds"));
+        }
+        if is_new || code.is_none() {
+            settings.insert(name, Assignment { line, values });
         }
     }
-    let list = |name: &str| -> Vec<String> {
-        let found = settings.iter().find(|setting| setting.name == name);
-        found.map(|setting| setting.values.clone()).unwrap_or_default()
-    };
+    let list =
+        |name: &str| -> Vec<String> { settings.get(name).map(|setting| setting.values.clone()).unwrap_or_default() };
     let text_of = |name: &str| list(name).into_iter().next().filter(|value| !value.is_empty());
     let is = |name: &str, default: bool| text_of(name).map_or(default, |value| value != "0");
     let separated = |name: &str, default: &str| -> Vec<String> {
         let values = list(name);
         if values.iter().all(String::is_empty) { names(default) } else { names(&values.join(",")) }
     };
-    let line_of = |name: &str| settings.iter().find(|setting| setting.name == name).map_or(1, |setting| setting.line);
+    let line_of = |name: &str| settings.get(name).map_or(1, |setting| setting.line);
 
     let method = text_of("$download_method").unwrap_or_else(|| "ftp".to_owned());
     let host = text_of("$host").unwrap_or_else(|| {
@@ -110,9 +120,9 @@ pub(super) fn convert(text: &str) -> Draft {
     if !is("$check_gpg", true) || is("$ignore_release_gpg", false) {
         section.comment("debmirror does not verify signatures here. If the archive has none: trusted = true");
     }
-    for setting in &settings {
-        if let Some(reason) = reason(&setting.name) {
-            draft.note(setting.line, format!("{} = {}", setting.name, setting.values.join(", ")), reason);
+    for (name, setting) in &settings {
+        if let Some(reason) = reason(name) {
+            draft.note(setting.line, format!("{name} = {}", setting.values.join(", ")), reason);
         }
     }
     draft.mirrors.push(section);
@@ -229,7 +239,8 @@ fn statements(text: &str) -> Vec<(usize, String)> {
     let mut statement = String::new();
     let (mut begin, mut line) = (1, 1);
     let mut quote = None;
-    let mut depth = 0;
+    // Braces, parentheses, and whether the outer braces are those of a block.
+    let (mut depth, mut parentheses, mut is_block) = (0, 0, false);
     let text = without_documentation(text);
     let mut letters = text.chars();
     while let Some(c) = letters.next() {
@@ -254,30 +265,53 @@ fn statements(text: &str) -> Vec<(usize, String)> {
                 continue;
             }
             ';' if depth == 0 => {
+                parentheses = 0;
                 found.push((begin, std::mem::take(&mut statement).trim().to_owned()));
                 continue;
             }
             c if statement.is_empty() && c.is_whitespace() => continue,
             '"' | '\'' => quote = Some(c),
-            '{' => depth += 1,
-            '}' => depth -= 1,
+            '(' => parentheses += 1,
+            ')' => parentheses = (parentheses - 1).max(0),
+            '{' if parentheses == 0 => {
+                is_block = if depth == 0 { begins_block(&statement) } else { is_block };
+                depth += 1;
+            }
+            '}' if parentheses == 0 && depth > 0 => depth -= 1,
             _ => {}
         }
         if statement.is_empty() {
             begin = line;
         }
         statement.push(c);
-        if c == '}' && depth <= 0 {
-            depth = 0;
-            let word = statement.split(|c: char| !c.is_ascii_alphanumeric()).next().unwrap_or("");
-            if BLOCKS.contains(&word) || statement.starts_with('{') {
-                found.push((begin, std::mem::take(&mut statement)));
-            }
+        if c == '}' && parentheses == 0 && depth == 0 && std::mem::take(&mut is_block) {
+            found.push((begin, std::mem::take(&mut statement)));
         }
     }
     found.push((begin, statement.trim().to_owned()));
     found.retain(|(_, statement)| !statement.is_empty());
     found
+}
+
+/// Whether a brace after this begins a block.
+fn begins_block(statement: &str) -> bool {
+    let word: String = statement.chars().take_while(char::is_ascii_alphanumeric).take(16).collect();
+    statement.is_empty() || BLOCKS.contains(&word.as_str())
+}
+
+/// The name that a statement assigns, if it has no code besides: then it is known at least that earlier values do not hold.
+fn assigned(statement: &str) -> Option<&str> {
+    let (name, value) = statement.split_once('=')?;
+    let name = name.trim();
+    let name = name.strip_prefix("our ").or_else(|| name.strip_prefix("my ")).unwrap_or(name).trim();
+    (is_name(name) && !value.contains("<<")).then_some(name)
+}
+
+/// Whether this is a plain variable of perl.
+fn is_name(text: &str) -> bool {
+    text.strip_prefix(['$', '@', '%']).is_some_and(|plain| {
+        !plain.is_empty() && plain.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    })
 }
 
 /// Without what perl does not read: pod (perlpod(1)), and all after `__END__`. Lines keep their numbers.
@@ -286,25 +320,20 @@ fn without_documentation(text: &str) -> String {
     let mut code = String::with_capacity(text.len());
     for line in text.lines().take_while(|line| !matches!(line.trim_end(), "__END__" | "__DATA__")) {
         let is_command = line.strip_prefix('=').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_alphabetic()));
-        is_pod |= is_command;
-        if !is_pod {
+        if !is_pod && !is_command {
             code.push_str(line);
         }
         code.push('\n');
-        is_pod &= !line.starts_with("=cut");
+        let is_end = line.strip_prefix("=cut").is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric()));
+        is_pod = if is_pod { !is_end } else { is_command };
     }
     code
 }
 
 /// `$name = value` or `@name = (values)`; `None` for all else.
 fn assignment(statement: &str) -> Option<(String, Vec<String>)> {
-    let (name, value) = statement.split_once('=')?;
-    let name = name.trim();
-    let name = name.strip_prefix("our ").or_else(|| name.strip_prefix("my ")).unwrap_or(name).trim();
-    let plain = name.strip_prefix(['$', '@', '%'])?;
-    if plain.is_empty() || !plain.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
-        return None;
-    }
+    let name = assigned(statement)?;
+    let (_, value) = statement.split_once('=')?;
     if value.len() > VALUE_BYTES_MAX {
         return None;
     }
@@ -411,19 +440,35 @@ $mirrordir="$ENV{HOME}/mirror";
         );
     }
 
-    #[test]
-    fn nothing_within_a_block_is_a_setting() {
-        let text = "$host='a';\nif (-e \"/etc/x\") {\n  $host='b'; $remoteroot='inside';\n}\n@arches=qw{amd64};\n\
-                    sub f { if (1) { $host='c'; } }\nelse { $host='d' }\n{ $host='e'; }\n$x{y}='}';\n\
-                    $download_method='http';\n\n=pod\n\n$host='f';\n\n=cut\n\n$method='x' if $y;\n1;\n__END__\n$host='g';\n";
+    fn found(text: &str) -> (impl Fn(&str) -> Option<String> + use<>, Vec<usize>) {
         let draft = convert(text);
-        let find =
-            |key: &str| draft.mirrors[0].values.iter().find(|(name, _)| *name == key).map(|(_, v)| v.to_string());
+        let values = draft.mirrors[0].values.clone();
+        let find = move |key: &str| values.iter().find(|(name, _)| *name == key).map(|(_, value)| value.to_string());
+        (find, draft.notes.iter().map(|note| note.line).collect())
+    }
+
+    #[test]
+    fn nothing_within_a_block_or_pod_is_a_setting() {
+        let text = "$host='a';\n=pod\n\n$host='f';\n\n=cut\n$remoteroot='debian';\n$download_method='http';\n\
+                    if (defined $ENV{X} && @{$y}) {\n  $host='b'; $remoteroot='inside';\n}\n@arches=qw{amd64};\n\
+                    sub f { if (1) { $host='c'; } }\nunless (0) { $host='d' }\n{ $host='e'; }\n1;\n__END__\n$host='g';\n";
+        let (find, notes) = found(text);
         assert_eq!(find("from").as_deref(), Some("\"http://a/debian\""));
         assert_eq!(find("arch").as_deref(), Some("[\"amd64\", \"all\", \"source\"]"));
-        let lines: Vec<_> = draft.notes.iter().map(|note| (note.line, note.setting.as_str())).collect();
-        assert_eq!(lines.len(), 6, "{lines:?}");
-        assert_eq!(lines.iter().map(|(line, _)| *line).collect::<Vec<_>>(), [2, 6, 7, 8, 9, 18], "{lines:?}");
+        assert_eq!(notes, [9, 12, 13, 14, 15], "that arches stand behind code is noted as well");
+    }
+
+    #[test]
+    fn a_value_that_code_may_change_is_noted_and_replaces_nothing() {
+        for code in ["if (1) { }", "push @x, 1;", "require 'x';", "$m = <<EOF;", "do { 1 };"] {
+            let (find, notes) =
+                found(&format!("$host='a'; $download_method='http';\n{code}\n$host='b';\n@dists='sid';\n"));
+            assert_eq!(find("from").as_deref(), Some("\"http://a/debian\""), "{code}");
+            assert_eq!(find("suite").as_deref(), Some("\"sid\""), "{code}");
+            assert_eq!(notes, [2, 3, 4], "{code}");
+        }
+        let (find, notes) = found("$host='a'; $host=\"$x\"; $download_method='http';\n");
+        assert_eq!((find("from").as_deref(), notes.len()), (Some("\"http://mirror.invalid/debian\""), 2));
     }
 
     #[test]

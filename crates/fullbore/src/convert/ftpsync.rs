@@ -2,7 +2,7 @@
 
 use fullbore_mirror::check_host;
 
-use super::shell::{Assignment, Command};
+use super::shell::assignments;
 use super::{ConvertedMirror, Draft, names};
 
 /// Debian's architectures when ftpsync mirrors all but some; the list is of Debian 13 with sid.
@@ -131,33 +131,6 @@ fn reason(name: &str) -> Option<&'static str> {
     })
 }
 
-/// The assignments of a shell file; other commands become notes.
-fn assignments(text: &str, draft: &mut Draft) -> Vec<Assignment> {
-    let mut found = Vec::new();
-    let mut line = 1;
-    let mut rest = text;
-    while let Some(c) = rest.chars().next() {
-        if c == '#' {
-            rest = &rest[rest.find('\n').unwrap_or(rest.len())..];
-        } else if c.is_whitespace() || c == ';' {
-            line += usize::from(c == '\n');
-            rest = &rest[c.len_utf8()..];
-        } else {
-            let command = Command::read(rest);
-            let raw;
-            (raw, rest) = rest.split_at(command.length);
-            match command.assignments() {
-                Some(assigned) => {
-                    found.extend(assigned.into_iter().map(|one| Assignment { line: line + one.line, ..one }));
-                }
-                None => draft.note(line, raw, "not an assignment; the file is not executed"),
-            }
-            line += raw.matches('\n').count();
-        }
-    }
-    found
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -200,23 +173,6 @@ if [ -f /etc/x ]; then . /etc/x; fi
         assert_eq!(find("trace-host").as_deref(), Some("\"ftp.example.org\""));
         let info = find("trace-info").unwrap();
         assert!(info.contains("Maintainer: A B <a@example.org>") && info.contains("Country: DE"), "{info}");
-    }
-
-    #[test]
-    fn only_what_the_shell_surely_assigns_is_a_setting() {
-        let draft = convert(
-            "TO=/srv RSYNC_HOST=a\nif [ -f /etc/x ]; then\n  TO=/if; for x in 1; do TO=/for; done\nfi\nexport RSYNC_PATH=debian\n\
-             case $x in\n  a) TO=/case ;;\nesac\nf()\n{\n  TO=/f\n}\nfunction g {\n TO=/g; }\n(\n  TO=/sub\n)\n\
-             TO=/prefix rsync x\ncat <<EOF\nTO=/here\nEOF\ntrue && \\\nTO=/next\nwhile :; do\n TO=/while # done\ndone\n\
-             ARCH_INCLUDE='amd64'; RSYNC_BW=5 # if\n",
-        );
-        let find =
-            |key: &str| draft.mirrors[0].values.iter().find(|(name, _)| *name == key).map(|(_, v)| v.to_string());
-        assert_eq!(find("to").as_deref(), Some("\"/srv\""));
-        assert_eq!(find("from").as_deref(), Some("\"http://a/debian\""));
-        assert_eq!(find("limit-rate").as_deref(), Some("\"5KiB\""));
-        let lines: Vec<_> = draft.notes.iter().map(|note| note.line).collect();
-        assert_eq!(lines, [2, 6, 9, 13, 15, 18, 19, 22, 24], "{:?}", draft.notes);
     }
 
     #[test]

@@ -1,137 +1,137 @@
-//! The commands of a shell file, read as far as needed to know which assignments surely happen.
+//! The assignments of a shell file, which is read and not executed.
+//!
+//! Only commands that do nothing but assign are understood. Whether a later one holds depends on the first command of another
+//! kind, such as an `if` or a function: a later assignment never replaces a value, and a note names it.
+
+use std::collections::BTreeSet;
+use std::iter::Peekable;
+use std::str::CharIndices;
+
+use super::Draft;
 
 /// One assignment. `value` is `None` if the shell would have to work it out.
 pub struct Assignment {
-    /// Line within the command, from 0.
+    /// Line in the file, from 1.
     pub line: usize,
     pub name: String,
     pub value: Option<String>,
 }
 
-/// One command, up to its newline or semicolon; a compound one, such as `if … fi`, with all in it.
-pub struct Command<'a> {
+/// The assignments of a file; all else becomes notes.
+pub fn assignments(text: &str, draft: &mut Draft) -> Vec<Assignment> {
+    let mut found = Vec::new();
+    let mut names = BTreeSet::new();
+    // The line of the first command that does something else.
+    let mut code: Option<usize> = None;
+    let (mut line, mut rest) = (1, text);
+    while let Some(c) = rest.chars().next() {
+        if c == '#' {
+            rest = &rest[line_end(rest)..];
+            continue;
+        }
+        if c.is_whitespace() || c == ';' {
+            line += usize::from(c == '\n');
+            rest = &rest[c.len_utf8()..];
+            continue;
+        }
+        let command = Command::read(rest);
+        let raw;
+        (raw, rest) = rest.split_at(command.length);
+        match command.assignments(line) {
+            Some(assigned) => {
+                for one in assigned {
+                    let is_new = names.insert(one.name.clone());
+                    if let Some(code) = code {
+                        let shown = format!("{}={}", one.name, one.value.as_deref().unwrap_or("…"));
+                        let what = if is_new { "taken over, but" } else { "left out:" };
+                        draft.note(
+                            one.line,
+                            shown,
+                            format!("{what} the code from line {code} on decides whether it holds"),
+                        );
+                    }
+                    if code.is_none() || is_new {
+                        found.push(one);
+                    }
+                }
+            }
+            None => {
+                let reason = match command.is_open {
+                    true => "a quote or substitution begins here and does not end; nothing after it was read",
+                    false => "not an assignment; the file is not executed",
+                };
+                draft.note(line, raw, reason);
+                code.get_or_insert(line);
+            }
+        }
+        line += raw.matches('\n').count();
+    }
+    found
+}
+
+/// One command, up to its newline or semicolon.
+struct Command<'a> {
     words: Vec<Word<'a>>,
     /// Bytes that it takes.
-    pub length: usize,
-    is_compound: bool,
+    length: usize,
+    /// Whether the file ends within a quote or a substitution.
+    is_open: bool,
 }
 
 struct Word<'a> {
     raw: &'a str,
-    /// Without quotes; `None` if only a shell can tell.
-    value: Option<String>,
+    read: Read,
     /// Lines before it within the command.
     lines: usize,
 }
 
 impl<'a> Command<'a> {
     /// The command at the beginning of a text, which begins with a word.
-    pub fn read(text: &'a str) -> Command<'a> {
-        let mut command = Command { words: Vec::new(), length: 0, is_compound: false };
-        // The words that end the compound commands around this place.
-        let mut ends: Vec<&str> = Vec::new();
-        let (mut lines, mut is_first, mut has_body_ahead) = (0, true, false);
+    fn read(text: &'a str) -> Command<'a> {
+        let mut command = Command { words: Vec::new(), length: 0, is_open: false };
+        let mut lines = 0;
         while let Some(c) = text[command.length..].chars().next() {
             let rest = &text[command.length..];
-            if c == '#' {
-                command.length += rest.find('\n').unwrap_or(rest.len());
-                continue;
-            }
-            if c.is_whitespace() || c == ';' {
-                let ends_a_command = matches!(c, '\n' | ';');
-                if ends_a_command && ends.is_empty() && !has_body_ahead {
-                    break;
+            match c {
+                '\n' | ';' => break,
+                '#' => command.length += line_end(rest),
+                c if c.is_whitespace() => command.length += c.len_utf8(),
+                _ => {
+                    let read = word(rest);
+                    let raw = &rest[..read.length];
+                    command.length += read.length;
+                    command.is_open |= read.is_open;
+                    // A line that goes on is no word.
+                    if !raw.replace("\\\n", "").is_empty() {
+                        command.words.push(Word { raw, read, lines });
+                    }
+                    lines += raw.matches('\n').count();
                 }
-                lines += usize::from(c == '\n');
-                is_first |= ends_a_command;
-                command.length += c.len_utf8();
-                continue;
             }
-            let (value, length) = word(rest);
-            let raw = &rest[..length];
-            let parentheses = |which| raw.matches(which).count();
-            if ends.last() == Some(&")") || is_first && raw.starts_with('(') {
-                ends.extend(std::iter::repeat_n(")", parentheses('(')));
-                for _ in 0..parentheses(')') {
-                    ends.pop_if(|end| *end == ")");
-                }
-                command.is_compound = true;
-            } else if is_first && ends.last() == Some(&raw) {
-                ends.pop();
-            } else if let Some(end) = end_of(raw).filter(|_| is_first || raw == "{") {
-                ends.push(end);
-                command.is_compound = true;
-                has_body_ahead = false;
-            } else if is_first && (raw.ends_with("()") || raw == "function") {
-                has_body_ahead = true;
-            }
-            is_first = is_first && is_before_a_command(raw) || is_operator(raw);
-            command.words.push(Word { raw, value, lines });
-            command.length += length;
-            lines += raw.matches('\n').count();
         }
-        command.length += command.document(&text[command.length..]);
         command
     }
 
-    /// The bytes of a here-document that the command reads, from the end of its line.
-    fn document(&self, rest: &str) -> usize {
-        let mut words = self.words.iter();
-        let Some(delimiter) = words.find_map(|word| {
-            let (_, name) = word.raw.split_once("<<").filter(|(_, name)| !name.starts_with('<'))?;
-            let name = name.trim_start_matches('-').trim_matches(['"', '\'', '\\']);
-            Some(if name.is_empty() { None } else { Some(name) })
-        }) else {
-            return 0;
-        };
-        let Some(delimiter) = delimiter.or_else(|| words.next().map(|word| word.raw.trim_matches(['"', '\'', '\\'])))
-        else {
-            return 0;
-        };
-        let mut length = 0;
-        for (number, line) in rest.split_inclusive('\n').enumerate() {
-            length += line.len();
-            if number > 0 && line.trim() == delimiter {
-                break;
-            }
-        }
-        length
-    }
-
     /// What it assigns, if it does nothing else.
-    pub fn assignments(&self) -> Option<Vec<Assignment>> {
-        let words = match &self.words[..] {
-            [export, words @ ..] if export.raw == "export" => words,
-            words => words,
-        };
-        let assigned = words.iter().map(|word| {
-            let (name, _) = word.raw.split_once('=').filter(|(name, _)| is_name(name))?;
-            let value = word.value.as_ref().and_then(|word| word.split_once('=')).map(|(_, value)| value.to_owned());
-            Some(Assignment { line: word.lines, name: name.to_owned(), value })
+    fn assignments(&self, line: usize) -> Option<Vec<Assignment>> {
+        let is_export = self.words.first().is_some_and(|word| word.raw == "export");
+        let words = self.words.iter().skip(usize::from(is_export));
+        let words = words.filter(|word| !(is_export && is_name(word.raw)));
+        let assigned = words.map(|word| {
+            let (name, assigned) =
+                word.raw.split_once('=').filter(|(name, _)| is_name(name) && !word.read.has_operator)?;
+            let has_home = assigned.starts_with('~') || assigned.contains(":~");
+            let value = word.read.value.as_ref().filter(|_| !has_home).and_then(|word| word.split_once('='));
+            let value = value.map(|(_, value)| value.to_owned());
+            Some(Assignment { line: line + word.lines, name: name.to_owned(), value })
         });
-        if self.is_compound { None } else { assigned.collect() }
+        if self.is_open { None } else { assigned.collect() }
     }
 }
 
-/// The word that ends the compound command which this word begins.
-fn end_of(word: &str) -> Option<&'static str> {
-    Some(match word {
-        "if" => "fi",
-        "for" | "while" | "until" | "select" => "done",
-        "case" => "esac",
-        "{" => "}",
-        _ => return None,
-    })
-}
-
-/// Whether a command follows this word, if the word itself stands where a command begins.
-fn is_before_a_command(word: &str) -> bool {
-    matches!(word, "if" | "then" | "elif" | "else" | "while" | "until" | "do" | "{" | "!") || word.ends_with(['(', ')'])
-}
-
-/// Whether a command follows this word anywhere.
-fn is_operator(word: &str) -> bool {
-    matches!(word, "&&" | "||" | "|" | "&")
+/// Where the line ends that begins here.
+fn line_end(text: &str) -> usize {
+    text.find('\n').unwrap_or(text.len())
 }
 
 fn is_name(text: &str) -> bool {
@@ -139,50 +139,141 @@ fn is_name(text: &str) -> bool {
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
-/// The word at the beginning, quotes removed, and how many bytes it takes. The word is
-/// `None` when it has substitutions, which only a shell can do.
-fn word(text: &str) -> (Option<String>, usize) {
-    let mut value = String::new();
-    let mut plain = true;
-    let mut quote = None;
+/// A word that was read.
+struct Read {
+    /// Without quotes; `None` if it has substitutions, which only a shell can do.
+    value: Option<String>,
+    /// Bytes that it takes.
+    length: usize,
+    /// Whether it has unquoted operators or parentheses: then it is more than a word.
+    has_operator: bool,
+    is_open: bool,
+}
+
+/// The word at the beginning (POSIX, Shell Command Language, sections 2.2 and 2.3).
+fn word(text: &str) -> Read {
+    let (mut value, mut is_plain, mut has_operator) = (String::new(), true, false);
+    let (mut quote, mut is_closed) = (None, true);
     let mut letters = text.char_indices().peekable();
+    let mut length = text.len();
     while let Some((at, c)) = letters.next() {
         match (quote, c) {
             (Some(end), c) if c == end => quote = None,
             (Some('\''), c) => value.push(c),
-            (_, '\\') => value.extend(letters.next().map(|(_, escaped)| escaped)),
+            (_, '\\') => match letters.next() {
+                Some((_, '\n')) | None => {}
+                Some((_, escaped)) => {
+                    if quote.is_some() && !matches!(escaped, '$' | '`' | '"' | '\\') {
+                        value.push('\\');
+                    }
+                    value.push(escaped);
+                }
+            },
             (_, '`') => {
-                plain = false;
-                letters.find(|(_, c)| *c == '`');
+                is_plain = false;
+                is_closed &= letters.any(|(_, c)| c == '`');
             }
             (_, '$') => {
-                plain = false;
-                skip_substitution(&mut letters);
+                is_plain = false;
+                is_closed &= passes_substitution(&mut letters);
             }
-            // Operators, and lists.
-            (None, '&' | '|' | '<' | '>' | '(' | ')') => plain = false,
             (Some(_), c) => value.push(c),
             (None, '"' | '\'') => quote = Some(c),
-            (None, c) if c.is_whitespace() || c == ';' => return (plain.then_some(value), at),
-            (None, '#') if at == 0 => return (Some(String::new()), 0),
-            (None, c) => value.push(c),
+            (None, c) if c.is_whitespace() || c == ';' => {
+                length = at;
+                break;
+            }
+            (None, c) => {
+                has_operator |= matches!(c, '&' | '|' | '<' | '>' | '(' | ')');
+                value.push(c);
+            }
         }
     }
-    ((plain && quote.is_none()).then_some(value), text.len())
+    let is_open = quote.is_some() || !is_closed;
+    Read { value: is_plain.then_some(value), length, has_operator, is_open }
 }
 
-/// Passes `(…)` or `{…}` behind a dollar, others within them counted.
-fn skip_substitution(letters: &mut std::iter::Peekable<std::str::CharIndices<'_>>) {
+/// Passes `(…)` or `{…}` behind a dollar, others within them counted. Whether it ends.
+fn passes_substitution(letters: &mut Peekable<CharIndices<'_>>) -> bool {
     let Some((open, close)) =
         [('(', ')'), ('{', '}')].into_iter().find(|(open, _)| letters.peek().is_some_and(|(_, next)| next == open))
     else {
-        return;
+        return true;
     };
-    let mut depth = 0;
-    for (_, c) in letters.by_ref() {
-        depth += i32::from(c == open) - i32::from(c == close);
-        if depth == 0 {
-            break;
+    let (mut depth, mut quote) = (0, None);
+    while let Some((_, c)) = letters.next() {
+        match (quote, c) {
+            (Some(end), c) if c == end => quote = None,
+            (Some('\''), _) => {}
+            (_, '\\') => drop(letters.next()),
+            (Some(_), _) => {}
+            // Within braces an apostrophe may be one.
+            (None, '"' | '\'') if open == '(' => quote = Some(c),
+            (None, c) => {
+                depth += i32::from(c == open) - i32::from(c == close);
+                if depth == 0 {
+                    return true;
+                }
+            }
         }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names and values of those taken, `?` for unknown ones, and the lines of the notes.
+    fn read(text: &str) -> (Vec<String>, Vec<usize>) {
+        let mut draft = Draft::default();
+        let found = assignments(text, &mut draft);
+        let shown = found.into_iter().map(|one| format!("{}={}", one.name, one.value.unwrap_or("?".to_owned())));
+        (shown.collect(), draft.notes.iter().map(|note| note.line).collect())
+    }
+
+    #[test]
+    fn values_are_what_the_shell_makes_of_them() {
+        for (text, expected) in [
+            ("A=1 B='x y'; export C=\"z\" D\n", &["A=1", "B=x y", "C=z"][..]),
+            ("A=/srv/\\\nmirror\nB=\"a \\\nb\"\n", &["A=/srv/mirror", "B=a b"]),
+            (r#"A="a\b\$" B=a\b"#, &["A=a\\b$", "B=ab"]),
+            ("A=~/m B=x:~/y C='~'\n", &["A=?", "B=?", "C=~"]),
+            (
+                "A=$(hostname | sed 's/(.*//') B=`x` C=${Y:-it's} D=$((1<<3))\nE=5\n",
+                &["A=?", "B=?", "C=?", "D=?", "E=5"],
+            ),
+            ("A='Example <<https://e>>' # it's\nB=a#b\n", &["A=Example <<https://e>>", "B=a#b"]),
+            ("export A=/srv \\\n  B=h\n", &["A=/srv", "B=h"]),
+        ] {
+            assert_eq!(read(text), (expected.iter().map(|&one| one.to_owned()).collect(), vec![]), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_other_code_may_decide_is_noted_and_replaces_nothing() {
+        for code in [
+            "if [ -f x ]; then\n",
+            "f(){\n",
+            "f () (\n",
+            "function f {\n",
+            "[ -d /big ] &&\n",
+            "x &&{\n",
+            "cat <<EOF\n",
+            "cat f|while read l; do\n",
+            "if((1)); then\n",
+            "case $x in a)\n",
+            "X=(\n",
+            "A=/x rsync\n",
+            ". /etc/x\n",
+            "unset A\n",
+            "A+=/x\n",
+        ] {
+            let (found, notes) = read(&format!("A=/a\n{code}A=/x B=/b\n"));
+            assert_eq!(found, ["A=/a", "B=/b"], "{code}");
+            assert!(notes.starts_with(&[2]) && notes.ends_with(&[3, 3]), "{code}: {notes:?}");
+        }
+        assert_eq!(read("A=1\nB='x\nC=2\n"), (vec!["A=1".to_owned()], vec![2]), "no end of the quote");
+        assert_eq!(read("A=1\nB=$(x\nC=2\n"), (vec!["A=1".to_owned()], vec![2]));
     }
 }
