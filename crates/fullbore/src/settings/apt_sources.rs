@@ -13,7 +13,7 @@ use fullbore_engine::run::error::CommandError;
 
 use super::archive::{Archive, split_architectures, store_of};
 use super::file::Section;
-use super::keys::{keyring, keys_or_default, signed_by};
+use super::keys::{keyring, no_keyring, signed_by, system_keyrings};
 use super::origins::origin;
 use super::{SignedBy, SourceSpec};
 
@@ -29,20 +29,19 @@ pub(super) struct AptDefaults {
 impl AptDefaults {
     pub fn of(configuration: &Configuration) -> AptDefaults {
         let architectures = Defaults::new(configuration, apt::native_architecture(), Vec::new()).architectures;
-        let (keyrings, notes) = usable_keyrings(&trusted_keyrings(configuration));
+        // One damaged keyring makes the verifier refuse the keys of all.
+        let all = [trusted_keyrings(configuration), system_keyrings()].concat();
+        let (keyrings, notes) = usable_keyrings(&all);
         AptDefaults { architectures, keyrings, notes }
     }
 
     /// The keys for a source without its own: those that apt trusts, and those of the distributions' archives.
     fn keys(&self, notes: &mut Vec<String>) -> Result<Vec<KeySource>, CommandError> {
-        notes.extend(self.notes.iter().filter(|note| !notes.contains(note)).cloned().collect::<Vec<_>>());
-        let mut keys = self.keyrings.clone();
-        match keys_or_default(&[]) {
-            Ok(more) => keys.extend(more),
-            Err(error) if keys.is_empty() => return Err(error),
-            Err(_) => {}
+        if self.keyrings.is_empty() {
+            return Err(self.notes.iter().fold(no_keyring(), CommandError::context));
         }
-        Ok(keys)
+        notes.extend(self.notes.iter().filter(|note| !notes.contains(note)).cloned().collect::<Vec<_>>());
+        Ok(self.keyrings.clone())
     }
 }
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fullbore_apt::acquire::Configuration;
+use fullbore_apt::system::files::authorities;
 use fullbore_apt::system::{configuration as apt_configuration, proxies, sources as apt};
 use fullbore_engine::run::error::CommandError;
 use fullbore_engine::run::named_files::absolute;
@@ -65,6 +66,7 @@ pub fn bootstrap(
     let configuration = apt_configuration::read()?;
     let proxy = proxies::over(&configuration, &environment.proxy);
     let network_environment = Environment { proxy, ..environment.clone() };
+    let authorities = arguments.trust.cacert.clone().or_else(|| authorities(&configuration));
     let suite = arguments.suite.clone().unwrap_or_default();
     if suite.contains(char::is_whitespace) {
         return Err(CommandError::usage(format_args!("`{suite}` is no suite")));
@@ -202,7 +204,7 @@ pub fn bootstrap(
             Some(path) => format!("{path}:{SEARCH_PATH}"),
             None => SEARCH_PATH.to_owned(),
         },
-        network: network(&arguments.network, arguments.trust.cacert.as_deref(), &network_environment)?,
+        network: network(&arguments.network, authorities.as_deref(), &network_environment)?,
         verbosity,
         commands_print_to,
         hooks_print_to,

@@ -39,14 +39,21 @@ pub(super) fn keys_or_default(named: &[PathBuf]) -> Result<Vec<KeySource>, Comma
     if !named.is_empty() {
         return self::named(named);
     }
-    let found: Vec<KeySource> =
-        DEFAULT_KEYRINGS.iter().map(PathBuf::from).filter(|path| readable(path).is_ok()).map(KeySource::File).collect();
-    if found.is_empty() {
-        return Err(CommandError::usage("no keyring to verify signatures with")
-            .context(format_args!("looked for {}", DEFAULT_KEYRINGS.join(", ")))
-            .hint("install debian-archive-keyring, or give --keyring FILE"));
-    }
-    Ok(found)
+    let found = system_keyrings();
+    if found.is_empty() { Err(no_keyring()) } else { Ok(found) }
+}
+
+/// The keyrings of the distributions' archives that are here.
+pub(super) fn system_keyrings() -> Vec<KeySource> {
+    let found = DEFAULT_KEYRINGS.iter().map(PathBuf::from).filter(|path| readable(path).is_ok());
+    found.map(KeySource::File).collect()
+}
+
+/// There is no keyring.
+pub(super) fn no_keyring() -> CommandError {
+    CommandError::usage("no keyring to verify signatures with")
+        .context(format_args!("looked for {}", DEFAULT_KEYRINGS.join(", ")))
+        .hint("install debian-archive-keyring, or give --keyring FILE")
 }
 
 /// Bytes of a keyring that are looked at: an armored one may begin with comments.

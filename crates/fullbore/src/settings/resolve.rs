@@ -183,6 +183,7 @@ fn mirror(
     let apt = wishes.sources.as_ref().map(|_| configuration::read()).transpose()?;
     let archives = archives(wishes, apt.as_ref())?;
     let mut environment = environment.clone();
+    let authorities = wishes.cacert.clone().or_else(|| apt.as_ref().and_then(files::authorities));
     if let Some(apt) = &apt {
         environment.proxy = proxies::over(apt, &environment.proxy);
     }
@@ -278,7 +279,7 @@ fn mirror(
                     no_hedge: wishes.no_hedge.unwrap_or(false),
                     auth: wishes.auth.clone(),
                 },
-                wishes.cacert.as_deref(),
+                authorities.as_deref(),
                 &environment,
             )?,
             snapshot: wishes.snapshot.clone(),

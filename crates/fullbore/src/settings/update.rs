@@ -2,7 +2,7 @@
 
 use fullbore_apt::acquire::Configuration;
 use fullbore_apt::frames::Level;
-use fullbore_apt::system::files::{configured_auth_files, trusted_keyrings};
+use fullbore_apt::system::files::{authorities, configured_auth_files, trusted_keyrings};
 use fullbore_apt::system::{configuration, proxies, sources};
 use fullbore_apt::update::UpdateSettings;
 use fullbore_debian::sources_list::ArchiveSource;
@@ -26,7 +26,8 @@ pub fn update(
     let proxy = proxies::over(&configuration, &environment.proxy);
     let environment = Environment { proxy, ..environment.clone() };
     let is_system = same(&lists, &system);
-    let mut network = network(&arguments.network, arguments.trust.cacert.as_deref(), &environment)?;
+    let authorities = arguments.trust.cacert.clone().or_else(|| authorities(&configuration));
+    let mut network = network(&arguments.network, authorities.as_deref(), &environment)?;
     if arguments.network.auth.is_none() {
         network.auth_files = configured_auth_files(&configuration);
     }

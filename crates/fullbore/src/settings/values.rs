@@ -113,13 +113,15 @@ pub(super) fn apt_option(text: &str) -> Option<(&str, &str)> {
     let is_of_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, ':' | '-' | '_' | '/' | '.' | '+');
     let end = text.find(|c| !is_of_name(c)).filter(|end| *end > 0)?;
     let (name, rest) = text.split_at(end);
-    if let Some(value) = rest.strip_prefix('=') {
-        return Some((name, value));
-    }
-    let value = rest.trim().trim_end_matches(';').trim_end();
+    let value = match rest.strip_prefix('=') {
+        Some(value) => value,
+        None if rest.starts_with(char::is_whitespace) && !rest.trim_start().starts_with('=') => rest,
+        None => return None,
+    };
+    let value = value.trim().trim_end_matches(';').trim_end();
     let value = value.strip_prefix('"').and_then(|value| value.strip_suffix('"')).unwrap_or(value);
-    let is_one = !value.is_empty() && !value.contains(['"', ';', '{', '}']);
-    (rest.starts_with(char::is_whitespace) && is_one).then_some((name, value))
+    let is_one = !value.contains(['"', ';', '{', '}']) && (!value.is_empty() || rest.starts_with('='));
+    is_one.then_some((name, value))
 }
 
 #[cfg(test)]
@@ -128,12 +130,12 @@ mod tests {
 
     #[test]
     fn an_option_of_apt_has_two_forms() {
-        for text in ["A::B=c d", "A::B \"c d\"", "A::B  \"c d\";", "A::B c d;"] {
+        for text in ["A::B=c d", "A::B=\"c d\"", "A::B=c d;", "A::B \"c d\"", "A::B  \"c d\";", "A::B c d;"] {
             assert_eq!(apt_option(text), Some(("A::B", "c d")), "{text}");
         }
         assert_eq!(apt_option("A::List:: \"x\""), Some(("A::List::", "x")));
         assert_eq!(apt_option("A="), Some(("A", "")));
-        for text in ["", "=x", "A", "/etc/apt.conf", "#clear A;", "A { B \"c\"; }", "A \"b\"; C \"d\";"] {
+        for text in ["", "=x", "A", "/etc/apt.conf", "#clear A;", "A = b", "A { B \"c\"; }", "A \"b\"; C \"d\";"] {
             assert_eq!(apt_option(text), None, "{text}");
         }
     }
