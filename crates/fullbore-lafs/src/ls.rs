@@ -217,7 +217,7 @@ impl Lister<'_> {
             ListedKind::Directory => self.store.directories += 1,
             ListedKind::Unknown => self.store.failed += 1,
         }
-        self.store.bytes += size.unwrap_or_default();
+        self.store.bytes = self.store.bytes.saturating_add(size.unwrap_or_default());
         let mutable = matches!(cap, Ok(Cap::Mutable(_) | Cap::MutableDirectory(_)));
         self.events.tell(Event::Listed(ListedEntry { name, kind, size, modified_unix_s, mutable }))
     }

@@ -125,7 +125,7 @@ impl Listing<'_> {
             _ => self.store.files += 1,
         }
         let size = entry.size.filter(|_| kind == ListedKind::File);
-        self.store.bytes += size.unwrap_or_default();
+        self.store.bytes = self.store.bytes.saturating_add(size.unwrap_or_default());
         let entry = ListedEntry { name, kind, size, modified_unix_s: entry.modified_unix_s, mutable: false };
         self.events.tell(Event::Listed(entry))
     }

@@ -32,8 +32,8 @@ use crate::signed_release::{
 const GRACE: Duration = Duration::from_millis(500);
 
 /// The key of one source is not in its keyrings.
-const HINT_KEY_OF_SOURCE: &str = "put the archive's new key into the file that `Signed-By` of the source names, or \
-     without `Signed-By` into /etc/apt/trusted.gpg.d; --keyring would replace the keys of all sources";
+const HINT_KEY_OF_SOURCE: &str = "add the archive's key to the keyring that `Signed-By` of its source names, or name the \
+     keyrings of all sources with --keyring";
 
 /// Context of an error about a signature, if not the source but the local Release names the accepted keys.
 const SUCCESSOR: &str = "the local Release names the keys that may sign the next one, with Signed-By";

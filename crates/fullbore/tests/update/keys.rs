@@ -106,8 +106,5 @@ fn a_damaged_default_keyring_leaves_the_others_in_force() {
     std::fs::write(lists.at("a.sources"), format!("{text}Signed-By: {}\n", damaged.display())).unwrap();
     lists.update(&[]).exits(4).says("is empty");
     std::fs::write(&damaged, stranger().public_key().unwrap()).unwrap();
-    lists
-        .update(&[])
-        .exits(4)
-        .says("hint: put the archive's new key into the file that `Signed-By` of the source names");
+    lists.update(&[]).exits(4).says("hint: add the archive's key to the keyring that `Signed-By` of its source names");
 }
