@@ -192,6 +192,7 @@ fn a_squashfs_image_is_the_same_each_time_and_for_everybody() {
 }
 
 #[test]
+#[ignore = "long"]
 fn an_image_is_the_same_each_time_and_for_everybody() {
     let (dir, server) = (place(), packages().serve());
     let image = same_for_everybody(dir.path(), "root.oci.tar", &server, "essential", &[]);

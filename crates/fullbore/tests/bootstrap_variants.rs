@@ -103,6 +103,7 @@ const WITH_TMPDIR: &str = r#"mount -t tmpfs -o "$1" tmpfs "$TMPDIR" && shift && 
 
 /// Places for temporary files are often mounted so.
 #[test]
+#[ignore = "long"]
 fn an_archive_is_the_same_without_devices_and_refused_on_noexec() {
     let (dir, server) = (place(), packages().serve());
     let named = dir.path().join("root.tar");
@@ -250,6 +251,7 @@ fn sources_that_are_apts_alone_make_the_same_root() {
 
 /// apt breaks ties by the order of names, which is another one in a part of the archive: the whole decides.
 #[test]
+#[ignore = "long"]
 fn where_apt_decides_differently_with_all_packages_the_root_is_made_anew() {
     let (dir, server) = (place(), packages().serve());
     let root = dir.path().join("root");
