@@ -196,10 +196,11 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.unwritable {
-            Some(_) => Poll::Ready(Ok(())),
-            None => Pin::new(&mut self.stream).poll_shutdown(cx),
+        if self.unwritable.is_some() {
+            return Poll::Ready(Ok(()));
         }
+        let closed = ready!(Pin::new(&mut self.stream).poll_shutdown(cx));
+        Poll::Ready(if self.meter.has_goodbye { Ok(()) } else { closed })
     }
 }
 
