@@ -52,6 +52,7 @@ mod tests {
             connections_per_host: 4,
             limit_rate_bytes_per_s: None,
             ca_file: None,
+            apt_ca_file: None,
             http1_only: false,
             hedge: true,
             auth_files: vec!["named".into()],

@@ -31,6 +31,8 @@ pub struct NetworkSettings {
     pub limit_rate_bytes_per_s: Option<u64>,
     /// Certificates trusted in addition to the system's, a PEM file.
     pub ca_file: Option<PathBuf>,
+    /// The file of certificates that apt's configuration names, in the place of `ca_file` if there is none.
+    pub apt_ca_file: Option<PathBuf>,
     /// Whether to use HTTP/1.1 only, and never HTTP/2.
     pub http1_only: bool,
     /// Ask a second host for what a measurably slower one is sending.
@@ -52,6 +54,7 @@ impl Default for NetworkSettings {
             connections_per_host: 4,
             limit_rate_bytes_per_s: None,
             ca_file: None,
+            apt_ca_file: None,
             http1_only: false,
             hedge: true,
             auth_files: Vec::new(),
@@ -135,9 +138,17 @@ pub fn fetch_options(network: &NetworkSettings, mut auth: AuthConf) -> Result<Fe
         let text = std::fs::read_to_string(path).map_err(|error| CommandError::unreadable(path, &error))?;
         auth.add_file(&text).map_err(|error| usage_of(path, &error))?;
     }
-    let trust = match &network.ca_file {
-        Some(path) => Trust::SystemAnd(Authorities::read(path).map_err(CommandError::usage)?),
-        None => Trust::System,
+    let trust = match (&network.ca_file, &network.apt_ca_file) {
+        (Some(path), _) => Trust::SystemAnd(Authorities::read(path).map_err(CommandError::usage)?),
+        // It is of no use for most sources, so they do not fail for it.
+        (None, Some(path)) => Authorities::read(path).map_or_else(
+            |error| {
+                tracing::warn!("Acquire::https::CaInfo is not used: {error}");
+                Trust::System
+            },
+            Trust::SystemAnd,
+        ),
+        (None, None) => Trust::System,
     };
     Ok(FetchOptions {
         limits: Limits {

@@ -18,6 +18,7 @@ use fullbore_install::hooks::{self, Hook};
 use fullbore_install::settings::{
     BootstrapSettings, Format, Mode, Namespaces, OciContainer, OciSettings, Stream, StreamTo, Variant,
 };
+use fullbore_wire::run::NetworkSettings;
 
 use super::keys::{check_keyring, with_hint_if_absent};
 use super::resolve::{network, output};
@@ -66,7 +67,6 @@ pub fn bootstrap(
     let configuration = apt_configuration::read()?;
     let proxy = proxies::over(&configuration, &environment.proxy);
     let network_environment = Environment { proxy, ..environment.clone() };
-    let authorities = arguments.trust.cacert.clone().or_else(|| authorities(&configuration));
     let suite = arguments.suite.clone().unwrap_or_default();
     if suite.contains(char::is_whitespace) {
         return Err(CommandError::usage(format_args!("`{suite}` is no suite")));
@@ -204,7 +204,10 @@ pub fn bootstrap(
             Some(path) => format!("{path}:{SEARCH_PATH}"),
             None => SEARCH_PATH.to_owned(),
         },
-        network: network(&arguments.network, authorities.as_deref(), &network_environment)?,
+        network: NetworkSettings {
+            apt_ca_file: authorities(&configuration),
+            ..network(&arguments.network, arguments.trust.cacert.as_deref(), &network_environment)?
+        },
         verbosity,
         commands_print_to,
         hooks_print_to,

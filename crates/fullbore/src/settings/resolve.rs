@@ -183,7 +183,6 @@ fn mirror(
     let apt = wishes.sources.as_ref().map(|_| configuration::read()).transpose()?;
     let archives = archives(wishes, apt.as_ref())?;
     let mut environment = environment.clone();
-    let authorities = wishes.cacert.clone().or_else(|| apt.as_ref().and_then(files::authorities));
     if let Some(apt) = &apt {
         environment.proxy = proxies::over(apt, &environment.proxy);
     }
@@ -271,17 +270,20 @@ fn mirror(
             ignore_missing: wishes.ignore_missing.unwrap_or(false),
             keep: keep(wishes)?,
             durability: wishes.durability.unwrap_or_default(),
-            network: network(
-                &NetworkArgs {
-                    limit_rate: wishes.limit_rate,
-                    connections,
-                    http1: wishes.http1.unwrap_or(false),
-                    no_hedge: wishes.no_hedge.unwrap_or(false),
-                    auth: wishes.auth.clone(),
-                },
-                authorities.as_deref(),
-                &environment,
-            )?,
+            network: NetworkSettings {
+                apt_ca_file: apt.as_ref().and_then(files::authorities),
+                ..network(
+                    &NetworkArgs {
+                        limit_rate: wishes.limit_rate,
+                        connections,
+                        http1: wishes.http1.unwrap_or(false),
+                        no_hedge: wishes.no_hedge.unwrap_or(false),
+                        auth: wishes.auth.clone(),
+                    },
+                    wishes.cacert.as_deref(),
+                    &environment,
+                )?
+            },
             snapshot: wishes.snapshot.clone(),
             snapshot_full: wishes.snapshot_full.unwrap_or(false),
             dry_run: arguments.dry_run,
@@ -397,6 +399,7 @@ pub(super) fn network(
         connections_per_host: usize::from(connections),
         limit_rate_bytes_per_s: wishes.limit_rate.map(|rate| rate.0),
         ca_file: cacert.map(Path::to_owned),
+        apt_ca_file: None,
         http1_only: wishes.http1,
         hedge: !wishes.no_hedge,
         auth_files: match &wishes.auth {

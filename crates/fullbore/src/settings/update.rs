@@ -26,8 +26,8 @@ pub fn update(
     let proxy = proxies::over(&configuration, &environment.proxy);
     let environment = Environment { proxy, ..environment.clone() };
     let is_system = same(&lists, &system);
-    let authorities = arguments.trust.cacert.clone().or_else(|| authorities(&configuration));
-    let mut network = network(&arguments.network, authorities.as_deref(), &environment)?;
+    let mut network = network(&arguments.network, arguments.trust.cacert.as_deref(), &environment)?;
+    network.apt_ca_file = authorities(&configuration);
     if arguments.network.auth.is_none() {
         network.auth_files = configured_auth_files(&configuration);
     }
