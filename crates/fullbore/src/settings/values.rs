@@ -118,10 +118,12 @@ pub(super) fn apt_option(text: &str) -> Option<(&str, &str)> {
         None if rest.starts_with(char::is_whitespace) && !rest.trim_start().starts_with('=') => rest,
         None => return None,
     };
-    let value = value.trim().trim_end_matches(';').trim_end();
+    let value = value.trim();
+    let value = value.strip_suffix(';').unwrap_or(value).trim_end();
     let value = value.strip_prefix('"').and_then(|value| value.strip_suffix('"')).unwrap_or(value);
-    let is_one = !value.contains(['"', ';', '{', '}']) && (!value.is_empty() || rest.starts_with('='));
-    is_one.then_some((name, value))
+    // In the form of a command, everything behind the sign is the value.
+    let is_one = rest.starts_with('=') || !value.is_empty() && !value.contains([';', '{', '}']);
+    (is_one && !value.contains('"')).then_some((name, value))
 }
 
 #[cfg(test)]
@@ -134,6 +136,7 @@ mod tests {
             assert_eq!(apt_option(text), Some(("A::B", "c d")), "{text}");
         }
         assert_eq!(apt_option("A::List:: \"x\""), Some(("A::List::", "x")));
+        assert_eq!(apt_option("A::Hook::=echo {a}; echo b"), Some(("A::Hook::", "echo {a}; echo b")));
         assert_eq!(apt_option("A="), Some(("A", "")));
         for text in ["", "=x", "A", "/etc/apt.conf", "#clear A;", "A = b", "A { B \"c\"; }", "A \"b\"; C \"d\";"] {
             assert_eq!(apt_option(text), None, "{text}");
