@@ -187,6 +187,9 @@ impl Draft {
                 shown.push('…');
             }
             self.notes.push(Note { line, setting: shown, reason: reason.into() });
+        } else if self.notes.len() == NOTES_MAX {
+            let reason = format!("more than {NOTES_MAX} lines to look at; the others are not listed");
+            self.notes.push(Note { line: usize::MAX, setting: "…".to_owned(), reason });
         }
     }
 
@@ -255,7 +258,7 @@ fn without_secrets(setting: &str) -> String {
     }
     let (mut hidden, mut rest) = (String::new(), shown.as_str());
     while let Some((before, after)) = rest.split_once("://") {
-        let ends = |c: char| c.is_whitespace() || matches!(c, '/' | '"' | '\'');
+        let ends = |c: char| c.is_whitespace() || matches!(c, '/' | '"');
         let (authority, behind) = after.split_at(after.find(ends).unwrap_or(after.len()));
         hidden.push_str(before);
         hidden.push_str("://");
@@ -272,8 +275,9 @@ fn without_secrets(setting: &str) -> String {
 /// Names split at commas and spaces, each once, in order.
 fn names(text: &str) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
+    let mut known = std::collections::BTreeSet::new();
     for name in text.split([',', ' ', '\t', '\n']).filter(|name| !name.is_empty()) {
-        if !names.iter().any(|other| other == name) {
+        if known.insert(name) {
             names.push(name.to_owned());
         }
     }
@@ -315,6 +319,7 @@ mod tests {
             ("set proxy_password hunter2", "set proxy_password …"),
             ("$proxy = http://joe:hunter2@proxy:3128/", "$proxy = http://…@proxy:3128/"),
             ("if (1) { $a='http://h/'; $b='http://joe:pw@p'; }", "if (1) { $a='http://h/'; $b='http://…@p'; }"),
+            ("$proxy='http://joe:it's@proxy:3128/'", "$proxy='http://…@proxy:3128/'"),
             ("$passive = 1", "$passive = 1"),
             ("EXCLUDE=a@b", "EXCLUDE=a@b"),
         ] {

@@ -19,12 +19,15 @@ pub(super) fn convert(text: &str) -> Draft {
     // The line of the first statement that does something else than to assign.
     let mut code: Option<usize> = None;
     for (line, statement) in statements(text) {
-        if matches!(statement.as_str(), "1" | "return 1") {
-            continue;
+        match statement.as_str() {
+            "1" => continue,
+            "return 1" => break,
+            _ => {}
         }
         let Some((name, values)) = assignment(&statement) else {
             draft.note(line, &statement, "not a plain assignment; debmirror's file is perl and is not executed");
-            match assigned(&statement) {
+            // Another assignment within it would be code.
+            match assigned(&statement).filter(|_| statement.matches('=').count() == 1) {
                 Some(name) if code.is_none() => drop(settings.remove(name)),
                 _ => drop(code.get_or_insert(line)),
             }
@@ -42,7 +45,8 @@ pub(super) fn convert(text: &str) -> Draft {
     let list =
         |name: &str| -> Vec<String> { settings.get(name).map(|setting| setting.values.clone()).unwrap_or_default() };
     let text_of = |name: &str| list(name).into_iter().next().filter(|value| !value.is_empty());
-    let is = |name: &str, default: bool| text_of(name).map_or(default, |value| value != "0");
+    let is =
+        |name: &str, default: bool| list(name).first().map_or(default, |value| !matches!(value.as_str(), "" | "0"));
     let separated = |name: &str, default: &str| -> Vec<String> {
         let values = list(name);
         if values.iter().all(String::is_empty) { names(default) } else { names(&values.join(",")) }
@@ -255,7 +259,15 @@ fn statements(text: &str) -> Vec<(usize, String)> {
             continue;
         }
         match c {
-            // `$#list` is the only # that is no comment, and no setting has it.
+            // A delimiter, as in `s#a#b#`, or `$#list`: what the rest of the line is, only perl can tell.
+            '#' if statement.ends_with(|c: char| c.is_alphanumeric() || c == '$') => {
+                statement.push(c);
+                statement.extend(letters.by_ref().take_while(|c| *c != '\n'));
+                line += 1;
+                found.push((begin, std::mem::take(&mut statement)));
+                (depth, parentheses) = (0, 0);
+                continue;
+            }
             '#' => {
                 letters.by_ref().find(|c| *c == '\n');
                 line += 1;
@@ -271,6 +283,18 @@ fn statements(text: &str) -> Vec<(usize, String)> {
             }
             c if statement.is_empty() && c.is_whitespace() => continue,
             '"' | '\'' => quote = Some(c),
+            '(' | '/' | '[' | '{' if quotes_words(&statement) => {
+                let close = ['(', '/', '[', '{'].iter().zip([')', '/', ']', '}']).find(|(open, _)| **open == c);
+                statement.push(c);
+                for inside in letters.by_ref() {
+                    line += usize::from(inside == '\n');
+                    statement.push(inside);
+                    if close.is_some_and(|(_, close)| inside == close) {
+                        break;
+                    }
+                }
+                continue;
+            }
             '(' => parentheses += 1,
             ')' => parentheses = (parentheses - 1).max(0),
             '{' if parentheses == 0 => {
@@ -293,6 +317,12 @@ fn statements(text: &str) -> Vec<(usize, String)> {
     found
 }
 
+/// Whether words in quotes of their own follow: `qw`.
+fn quotes_words(statement: &str) -> bool {
+    let before = statement.trim_end().strip_suffix("qw");
+    before.is_some_and(|before| !before.ends_with(|c: char| c.is_alphanumeric() || matches!(c, '_' | '$' | '@' | '%')))
+}
+
 /// Whether a brace after this begins a block.
 fn begins_block(statement: &str) -> bool {
     let word: String = statement.chars().take_while(char::is_ascii_alphanumeric).take(16).collect();
@@ -303,8 +333,8 @@ fn begins_block(statement: &str) -> bool {
 fn assigned(statement: &str) -> Option<&str> {
     let (name, value) = statement.split_once('=')?;
     let name = name.trim();
-    let name = name.strip_prefix("our ").or_else(|| name.strip_prefix("my ")).unwrap_or(name).trim();
-    (is_name(name) && !value.contains("<<")).then_some(name)
+    let name = name.strip_prefix("our ").unwrap_or(name).trim();
+    (is_name(name) && !value.contains("<<") && !value.starts_with(['=', '~', '>'])).then_some(name)
 }
 
 /// Whether this is a plain variable of perl.
@@ -337,16 +367,19 @@ fn assignment(statement: &str) -> Option<(String, Vec<String>)> {
     if value.len() > VALUE_BYTES_MAX {
         return None;
     }
-    Some((name.to_owned(), values(value.trim())?))
+    let values = values(value.trim())?;
+    // Perl takes the last value of a list for a scalar, and the first of several without parentheses for an array.
+    let is_list = !name.starts_with('$') && (value.trim_start().starts_with(['(', 'q']));
+    (values.len() == 1 || is_list).then(|| (name.to_owned(), values))
 }
 
 /// A number, a string, a list of them, or `qw(…)`.
 fn values(text: &str) -> Option<Vec<String>> {
     if let Some(words) = text.strip_prefix("qw") {
         let words = words.trim();
-        let inside = [('(', ')'), ('/', '/'), ('[', ']'), ('{', '}')]
-            .into_iter()
-            .find_map(|(open, close)| words.strip_prefix(open)?.strip_suffix(close))?;
+        let inside = [('(', ')'), ('/', '/'), ('[', ']'), ('{', '}')].into_iter().find_map(|(open, close)| {
+            words.strip_prefix(open)?.strip_suffix(close).filter(|inside| !inside.contains([open, close]))
+        })?;
         return Some(inside.split_whitespace().map(str::to_owned).collect());
     }
     let text = text.strip_prefix('(').and_then(|text| text.strip_suffix(')')).unwrap_or(text);
@@ -384,13 +417,15 @@ fn one_value(text: &str) -> Option<(String, &str)> {
             c if c == quote => return Some((value, &text[at + c.len_utf8()..])),
             '\\' => match letters.next()? {
                 (_, escaped) if escaped == quote || escaped == '\\' => value.push(escaped),
-                (_, escaped @ ('$' | '@')) if quote == '"' => value.push(escaped),
+                (_, escaped) if quote == '"' && !escaped.is_alphanumeric() => value.push(escaped),
+                (_, _) if quote == '"' => return None,
                 (_, other) => value.extend(['\\', other]),
             },
-            // A dollar at the end of a pattern is a dollar; perl fills in names only.
-            '$' | '@' if quote == '"' => {
+            // A dollar at the end is a dollar; perl fills in all others.
+            '$' if quote == '"' && !text[at + 1..].starts_with('"') => return None,
+            '@' if quote == '"' => {
                 let next = text[at + 1..].chars().next()?;
-                if next.is_ascii_alphabetic() || matches!(next, '_' | '{') {
+                if next.is_alphanumeric() || matches!(next, '_' | '{' | ':' | '$') {
                     return None;
                 }
                 value.push(c);
@@ -467,6 +502,13 @@ $mirrordir="$ENV{HOME}/mirror";
             assert_eq!(find("suite").as_deref(), Some("\"sid\""), "{code}");
             assert_eq!(notes, [2, 3, 4], "{code}");
         }
+        for code in ["my $y = 1;", "$x = $y = 'b';", "$x == 1 and die;", "$x =~ s#^/##;", "$x = do { $y='b' };"] {
+            let (find, notes) =
+                found(&format!("$host='a'; $download_method='http';\n{code}\n$host='b';\n@dists='sid';\n"));
+            assert_eq!((find("from").as_deref(), notes), (Some("\"http://a/debian\""), vec![2, 3, 4]), "{code}");
+        }
+        let (find, notes) = found("$host='a'; $download_method='http'; return 1; $host='b';\n");
+        assert_eq!((find("from").as_deref(), notes.len()), (Some("\"http://a/debian\""), 0));
         let (find, notes) = found("$host='a'; $host=\"$x\"; $download_method='http';\n");
         assert_eq!((find("from").as_deref(), notes.len()), (Some("\"http://mirror.invalid/debian\""), 2));
     }

@@ -81,7 +81,13 @@ pub(super) fn convert(text: &str) -> Draft {
     }
     // rsync's own option in the one, its value in the other; both in KiB per second (rsync(1), --bwlimit).
     let limit = value("RSYNC_BW").or_else(|| value("BWLIMIT"));
-    let limit = limit.and_then(|value| value.trim_start_matches("--bwlimit=").parse::<u64>().ok());
+    let limit = limit.and_then(|value| {
+        let rate = value.trim_start_matches("--bwlimit=").parse::<u64>().ok();
+        if rate.is_none() {
+            draft.note(1, format!("RSYNC_BW={value}"), "not a number of KiB per second; write `limit-rate` yourself");
+        }
+        rate
+    });
     if let Some(kilobytes) = limit.filter(|rate| *rate > 0) {
         section.text("limit-rate", format!("{kilobytes}KiB"));
     }

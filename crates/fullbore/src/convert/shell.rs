@@ -29,7 +29,7 @@ pub fn assignments(text: &str, draft: &mut Draft) -> Vec<Assignment> {
             rest = &rest[line_end(rest)..];
             continue;
         }
-        if c.is_whitespace() || c == ';' {
+        if c.is_ascii_whitespace() || c == ';' {
             line += usize::from(c == '\n');
             rest = &rest[c.len_utf8()..];
             continue;
@@ -95,7 +95,7 @@ impl<'a> Command<'a> {
             match c {
                 '\n' | ';' => break,
                 '#' => command.length += line_end(rest),
-                c if c.is_whitespace() => command.length += c.len_utf8(),
+                c if c.is_ascii_whitespace() => command.length += c.len_utf8(),
                 _ => {
                     let read = word(rest);
                     let raw = &rest[..read.length];
@@ -123,6 +123,10 @@ impl<'a> Command<'a> {
             let has_home = assigned.starts_with('~') || assigned.contains(":~");
             let value = word.read.value.as_ref().filter(|_| !has_home).and_then(|word| word.split_once('='));
             let value = value.map(|(_, value)| value.to_owned());
+            // Where such a value really ends, only a shell can tell.
+            if value.is_none() && word.raw.contains('\n') {
+                return None;
+            }
             Some(Assignment { line: line + word.lines, name: name.to_owned(), value })
         });
         if self.is_open { None } else { assigned.collect() }
@@ -179,7 +183,7 @@ fn word(text: &str) -> Read {
             }
             (Some(_), c) => value.push(c),
             (None, '"' | '\'') => quote = Some(c),
-            (None, c) if c.is_whitespace() || c == ';' => {
+            (None, c) if c.is_ascii_whitespace() || c == ';' => {
                 length = at;
                 break;
             }
@@ -273,6 +277,8 @@ mod tests {
             assert_eq!(found, ["A=/a", "B=/b"], "{code}");
             assert!(notes.starts_with(&[2]) && notes.ends_with(&[3, 3]), "{code}: {notes:?}");
         }
+        let (found, notes) = read("A=/a\nC=$(cat <<EOF\nx\nEOF\n)\nA=/x B=/b\n");
+        assert_eq!((found, notes), (vec!["A=/a".to_owned(), "B=/b".to_owned()], vec![2, 6, 6]));
         assert_eq!(read("A=1\nB='x\nC=2\n"), (vec!["A=1".to_owned()], vec![2]), "no end of the quote");
         assert_eq!(read("A=1\nB=$(x\nC=2\n"), (vec!["A=1".to_owned()], vec![2]));
     }
