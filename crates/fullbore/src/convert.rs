@@ -189,8 +189,14 @@ impl Draft {
             self.notes.push(Note { line, setting: shown, reason: reason.into() });
         } else if self.notes.len() == NOTES_MAX {
             let reason = format!("more than {NOTES_MAX} lines to look at; the others are not listed");
-            self.notes.push(Note { line: usize::MAX, setting: "…".to_owned(), reason });
+            self.notes.push(Note { line, setting: "…".to_owned(), reason });
         }
+    }
+
+    /// An assignment behind other code, which may decide whether it holds: it is taken over only if its name is new.
+    fn note_doubtful(&mut self, line: usize, setting: impl AsRef<str>, code: usize, is_new: bool) {
+        let what = if is_new { "taken over, but" } else { "left out:" };
+        self.note(line, setting, format!("{what} the code from line {code} on decides whether it holds"));
     }
 
     /// A name for a section that is not taken yet, made of this text.

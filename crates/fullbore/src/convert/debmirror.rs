@@ -35,8 +35,7 @@ pub(super) fn convert(text: &str) -> Draft {
         };
         let is_new = !settings.contains_key(&name);
         if let Some(code) = code {
-            let what = if is_new { "taken over, but" } else { "left out:" };
-            draft.note(line, &statement, format!("{what} the code from line {code} on decides whether it holds"));
+            draft.note_doubtful(line, &statement, code, is_new);
         }
         if is_new || code.is_none() {
             settings.insert(name, Assignment { line, values });

@@ -43,12 +43,7 @@ pub fn assignments(text: &str, draft: &mut Draft) -> Vec<Assignment> {
                     let is_new = names.insert(one.name.clone());
                     if let Some(code) = code {
                         let shown = format!("{}={}", one.name, one.value.as_deref().unwrap_or("…"));
-                        let what = if is_new { "taken over, but" } else { "left out:" };
-                        draft.note(
-                            one.line,
-                            shown,
-                            format!("{what} the code from line {code} on decides whether it holds"),
-                        );
+                        draft.note_doubtful(one.line, shown, code, is_new);
                     }
                     if code.is_none() || is_new {
                         found.push(one);
