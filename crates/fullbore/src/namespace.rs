@@ -9,7 +9,7 @@
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 pub use fullbore_install::IN_NAMESPACE;
@@ -34,6 +34,14 @@ const OF_USER: &[&str] = &["--mount", "--user", "--map-root-user", "--map-auto"]
 /// made private.
 const OF_ROOT: [(&[&str], Namespaces); 2] =
     [(&["--mount"], Namespaces::Own), (&["--mount", "--propagation", "unchanged"], Namespaces::Shared)];
+
+/// Settings of the kernel that refuse user namespaces to who is not root, the value with which they do, and one with which
+/// they do not. The first is Debian's, the second Ubuntu's (apparmor), the third is described in user_namespaces(7).
+const REFUSALS: [(&str, &str, &str); 3] = [
+    ("kernel.unprivileged_userns_clone", "0", "1"),
+    ("kernel.apparmor_restrict_unprivileged_userns", "1", "0"),
+    ("user.max_user_namespaces", "0", "10000"),
+];
 
 /// Where the program runs that [`enter`] has started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,10 +93,10 @@ pub fn enter(mode: Mode) -> CommandError {
     if !is_root && let Err(error) = has_numbers() {
         return error;
     }
-    let options = if is_root { for_root() } else { Ok((OF_USER, Namespaces::Own)) };
+    let options = if is_root { for_root() } else { for_user() };
     let (options, namespaces) = match options {
         Ok(options) => options,
-        Err(error) => return no_unshare(&error),
+        Err(error) => return error,
     };
     let mut command = Command::new("unshare");
     command.args(options).arg("--").arg(&program);
@@ -106,15 +114,53 @@ pub fn enter(mode: Mode) -> CommandError {
 }
 
 /// What unshare can do for root: nothing if the kernel or a filter refuses it.
-fn for_root() -> std::io::Result<(&'static [&'static str], Namespaces)> {
+fn for_root() -> Result<Unsharing, CommandError> {
     for (options, namespaces) in OF_ROOT {
-        let mut trial = Command::new("unshare");
-        trial.args(options).args(["--", "true"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        if trial.status()?.success() {
+        if trial(options)?.status.success() {
             return Ok((options, namespaces));
         }
     }
     Ok((&[], Namespaces::Callers))
+}
+
+/// What unshare must be able to do for who is not root.
+fn for_user() -> Result<Unsharing, CommandError> {
+    let tried = trial(OF_USER)?;
+    if tried.status.success() {
+        return Ok((OF_USER, Namespaces::Own));
+    }
+    let said = String::from_utf8_lossy(&tried.stderr);
+    let said = said.lines().next().map_or_else(|| tried.status.to_string(), |line| line.trim().to_owned());
+    let hint = match newuidmap().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
+        true => "install the package uidmap".to_owned(),
+        false => who_refuses(|path| std::fs::read_to_string(path).ok()),
+    };
+    Err(CommandError::usage(format_args!("cannot make a user namespace: {said}")).hint(hint))
+}
+
+/// Options of unshare, and the namespaces that they give.
+type Unsharing = (&'static [&'static str], Namespaces);
+
+fn trial(options: &[&str]) -> Result<Output, CommandError> {
+    let mut trial = Command::new("unshare");
+    trial.args(options).args(["--", "true"]).stdin(Stdio::null());
+    trial.output().map_err(|error| no_unshare(&error))
+}
+
+/// Calls the program that writes the mapping of subordinate numbers; without arguments, it only says how to use it.
+fn newuidmap() -> std::io::Result<Output> {
+    Command::new("newuidmap").stdin(Stdio::null()).output()
+}
+
+/// The hint for a kernel that refuses user namespaces. `read` reads a file of `/proc/sys`.
+fn who_refuses(read: impl Fn(&str) -> Option<String>) -> String {
+    for (setting, refusing, allowing) in REFUSALS {
+        let path = format!("/proc/sys/{}", setting.replace('.', "/"));
+        if read(&path).is_some_and(|value| value.trim() == refusing) {
+            return format!("`sysctl {setting}={allowing}` as root allows it, or run as root");
+        }
+    }
+    "run as root, or where user namespaces are allowed: many containers refuse them".to_owned()
 }
 
 fn no_unshare(error: &std::io::Error) -> CommandError {
@@ -147,6 +193,18 @@ fn has_numbers() -> Result<(), CommandError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_setting_that_refuses_user_namespaces_is_named() {
+        let with = |path: &'static str, value: &'static str| {
+            who_refuses(|asked| (asked == path).then(|| format!("{value}\n")))
+        };
+        assert!(with("/proc/sys/kernel/unprivileged_userns_clone", "0").contains("kernel.unprivileged_userns_clone=1"));
+        let apparmor = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns";
+        assert!(with(apparmor, "1").contains("kernel.apparmor_restrict_unprivileged_userns=0"));
+        assert!(with("/proc/sys/user/max_user_namespaces", "0").contains("user.max_user_namespaces=10000"));
+        assert!(with("/proc/sys/user/max_user_namespaces", "15000").starts_with("run as root"));
+    }
 
     #[test]
     fn who_is_root_in_a_namespace_only_stays_so() {

@@ -12,7 +12,7 @@ mod harness {
 }
 
 use std::fs;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -226,6 +226,34 @@ fn same_for_everybody(dir: &Path, name: &str, server: &Server, variant: &str, mo
     let (first, second) = (fs::read(file(name)).unwrap(), fs::read(theirs.join(name)).unwrap());
     assert!(first == second, "two archives of the same packages differ");
     file(name)
+}
+
+/// A kernel that refuses user namespaces to those without rights, as that of a hardened machine or of a container.
+#[test]
+fn who_may_not_make_a_user_namespace_is_told_so_before_anything_is_fetched() {
+    let dir = place();
+    let (numbers, programs) = (dir.path().join("numbers"), dir.path().join("programs"));
+    fs::write(&numbers, "nobody:200000:65536\n").unwrap();
+    fs::create_dir(&programs).unwrap();
+    let refusing = programs.join("unshare");
+    fs::write(&refusing, "#!/bin/sh\necho 'unshare: unshare failed: Operation not permitted' >&2\nexit 1\n").unwrap();
+    fs::set_permissions(&refusing, fs::Permissions::from_mode(0o755)).unwrap();
+    let program = dir.path().join("fullbore");
+    fullbore_testkit::process::copy_program(env!("CARGO_BIN_EXE_fullbore"), &program);
+    let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
+    let mut command = clean_command("unshare");
+    command.args(["--mount", "sh", "-c", WITH_NUMBERS, "sh"]).arg(&numbers);
+    command.args(["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", "env"]).arg(format!("PATH={path}"));
+    command.arg(&program).args(["bootstrap", "bookworm"]).arg(dir.path().join("root")).arg("http://127.0.0.1:9/");
+    let output = command.output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(
+        error.contains("cannot make a user namespace: unshare: unshare failed: Operation not permitted"),
+        "{error}"
+    );
+    assert!(error.contains("root"), "{error}");
+    assert!(!dir.path().join("root").exists());
 }
 
 /// With packages beside the Essential ones, which apt installs.
