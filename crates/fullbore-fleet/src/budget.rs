@@ -20,6 +20,14 @@ pub const LEASE_TTL: Duration = Duration::from_secs(30);
 /// Time between two renewals: two may be lost.
 const RENEW_INTERVAL: Duration = Duration::from_secs(10);
 
+/// Time between the first two readings of all leases, in which the other workers that wait for the run join it: they look
+/// for runs every 250 ms. The first worker to join would else take all slots, and the others would have to wait until its
+/// connections end.
+const JOINING: Duration = Duration::from_millis(400);
+
+/// Time between two calls of [`Slots::tick`] after that.
+const TICK_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Interval of readings of all leases: at first, while other workers of the run join; while a slot may become free; and
 /// otherwise.
 const LOOK_INTERVAL_AT_FIRST: Duration = Duration::from_secs(1);
@@ -125,7 +133,8 @@ pub struct Slots {
     hosts: BTreeMap<String, Host>,
     live: u32,
     looked: Option<Duration>,
-    has_looked: bool,
+    /// Number of readings so far, up to two.
+    readings: u8,
     /// When this worker last passed a slot on.
     passed: Option<Duration>,
     random: Random,
@@ -136,14 +145,25 @@ impl Slots {
     pub fn new(worker: &WorkerId, budgets: impl IntoIterator<Item = (String, u32)>) -> Slots {
         let hosts = budgets.into_iter().map(|(host, budget)| (host, Host { budget, ..Host::default() })).collect();
         let seed = worker.as_str().bytes().fold(0, |seed: u64, byte| seed.wrapping_mul(31) + u64::from(byte));
-        Slots { hosts, live: 1, looked: None, has_looked: false, passed: None, random: Random::new(seed) }
+        Slots { hosts, live: 1, looked: None, readings: 0, passed: None, random: Random::new(seed) }
     }
 
-    /// Returns the steps that are due. Call it about once a second, and between files.
+    /// Whether other workers may still be joining the run.
+    fn is_joining(&self) -> bool {
+        self.readings < 2
+    }
+
+    /// Time after which [`Slots::tick`] should be called again.
+    pub fn tick_interval(&self) -> Duration {
+        if self.is_joining() { JOINING / 2 } else { TICK_INTERVAL }
+    }
+
+    /// Returns the steps that are due. Call it every [`Slots::tick_interval`], and between files.
     pub fn tick(&mut self, now: Duration, activity: Activity) -> Vec<Step> {
         let mut steps = Vec::new();
         let wants = activity != Activity::Nothing;
         let interval = match wants {
+            true if self.is_joining() => JOINING,
             true if now < AT_FIRST => LOOK_INTERVAL_AT_FIRST,
             true if self.is_hungry() => LOOK_INTERVAL_HUNGRY,
             _ => LOOK_INTERVAL,
@@ -153,7 +173,7 @@ impl Slots {
             steps.push(Step::Look);
         }
         self.renew(now, activity, &mut steps);
-        if wants && self.has_looked {
+        if wants && self.readings > 0 {
             self.take(now, &mut steps);
         }
         steps
@@ -213,7 +233,8 @@ impl Slots {
         }
     }
 
-    /// Requests leases of free slots: up to the share at once, and one more of each mirror if it was free for a while.
+    /// Requests leases of free slots: up to the share at once, and one more of each mirror if it was free for a while. As
+    /// long as workers join, one of each mirror is enough to begin with.
     fn take(&mut self, now: Duration, steps: &mut Vec<Step>) {
         if self.hosts.values().all(|host| host.free.is_empty()) {
             return;
@@ -231,6 +252,9 @@ impl Slots {
             self.random.shuffle(&mut numbers);
             let mut has_extra = false;
             for number in numbers {
+                if self.readings < 2 && host.held() > 0 {
+                    break;
+                }
                 let is_extra = held >= share || host.held() >= host.budget.div_ceil(live) as usize;
                 let was_free = host.free.get(&number).is_some_and(|since| now.saturating_sub(*since) >= FREE_MIN);
                 if is_extra && (has_extra || !was_free) {
@@ -255,7 +279,7 @@ impl Slots {
         avoided: &BTreeSet<String>,
     ) {
         self.live = u32::try_from(workers).unwrap_or(u32::MAX).max(1);
-        self.has_looked = true;
+        self.readings = (self.readings + 1).min(2);
         for (name, host) in &mut self.hosts {
             host.is_avoided = avoided.contains(name);
             let before = std::mem::take(&mut host.free);
@@ -406,6 +430,31 @@ mod tests {
         assert_eq!(workers[0].allowed(99 * SECOND, "a"), 4);
         assert_eq!(workers[0].allowed_in_all(99 * SECOND), 6);
         assert_eq!(workers[0].allowed(99 * SECOND, "unknown"), 0);
+    }
+
+    /// All begin at the same time, and each sees the others only at its second reading.
+    #[test]
+    fn workers_that_join_together_have_their_shares_without_giving_any_back() {
+        let (budgets, mut leases) = ([("a", 8), ("b", 8)], Leases::default());
+        let mut workers: Vec<Slots> = (0..4).map(|number| slots(number, &budgets)).collect();
+        for tick in 0..10 {
+            let now = tick * JOINING / 2;
+            for (number, worker) in workers.iter_mut().enumerate() {
+                let live = if tick < 2 { 1 } else { 4 };
+                // What is due after an answer is done at once.
+                for _ in 0..2 {
+                    let steps = worker.tick(now, Activity::BetweenFiles);
+                    assert!(!steps.iter().any(|step| matches!(step, Step::Free { .. })), "{steps:?}");
+                    leases.answer(number, worker, now, live, steps);
+                }
+                if tick < 2 {
+                    assert_eq!(["a", "b"].map(|host| worker.allowed(now, host)), [1, 1], "at once");
+                }
+            }
+        }
+        for worker in &workers {
+            assert_eq!(worker.allowed_in_all(5 * JOINING), 4);
+        }
     }
 
     #[test]

@@ -373,7 +373,6 @@ impl<'a> Desk<'a> {
         let (mut answered, mut is_away) = (Instant::now(), false);
         events.note(format!("worker {} waits for runs of {}", self.name, self.settings.queue.url));
         let result = 'attending: loop {
-            let card = Card::serving(self.posts.iter().map(|(run, post)| (run, &post.hosts)));
             let seen = match connection.queue.list(RUN_KEYS).await {
                 Ok(entries) => Ok(entries),
                 // Nobody has used this queue yet.
@@ -387,7 +386,6 @@ impl<'a> Desk<'a> {
                         self.saw_all();
                     }
                     answered = Instant::now();
-                    let _ = presence.say(&card).await;
                     self.told.retain(|key| entries.iter().any(|entry| entry.key == *key));
                     for entry in entries {
                         if let Err(error) = self.see(&entry.key, &entry.value, connection, events) {
@@ -395,6 +393,9 @@ impl<'a> Desk<'a> {
                         }
                     }
                     self.end_gone();
+                    // With the runs just seen: the other workers of a run share its connections with this one.
+                    let card = Card::serving(self.posts.iter().map(|(run, post)| (run, &post.hosts)));
+                    let _ = presence.say(&card).await;
                     let patience = if self.has_seen_run { GONE_AFTER } else { FIRST_RUN_MAX };
                     if self.settings.once && self.posts.is_empty() && self.last_run.elapsed() >= patience {
                         break Ok(());

@@ -486,12 +486,12 @@ impl<Q: Queue> Shift<'_, Q> {
         self.last_tick = Instant::now();
         self.count_time(now, elapsed);
         self.worker.tasks.clocks = self.worker.clocks.in_ms();
-        if self.last_slots.elapsed() >= REPORT_EVERY {
+        if self.last_slots.elapsed() >= self.worker.slots.tick_interval() {
             self.look_after_slots();
-            self.ask_store();
         }
         if self.last_report.elapsed() >= REPORT_EVERY {
             self.last_report = Instant::now();
+            self.ask_store();
             self.is_slow_store = (self.session.store_limits)();
             self.count_hosts();
             self.worker.tasks.report();
