@@ -1,6 +1,6 @@
 //! The part of a mirror's run that workers do: from the files that are missing to those that are still missing.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,7 +30,7 @@ use super::budgets;
 use super::connection::{self, Connection};
 use super::keys::{Card, Presence};
 use super::lanes::Change;
-use super::planner::{Happening, Planner, STEP_EVERY, Store, View};
+use super::planner::{Happening, Planner, Store, View};
 use super::work::{Served, serve};
 use super::worker::Order;
 use super::{FleetSettings, worker_name};
@@ -301,20 +301,23 @@ impl Shared<'_> {
         let mut local = self.local(connection, &run, scratch, notes)?;
         let card = Card::serving([(&run.id, &budgets::hosts_of(&run))]);
         let objects = self.bucket.objects().clone();
-        let store = StoredFiles { objects: objects.clone(), items };
+        let store = StoredFiles { objects: objects.clone(), items: items.clone() };
         let (count, total) = (files.items.len() as u64, files.bytes());
         let id = run.id.clone();
         let mut planner = Planner::new(connection.queue.clone(), run, &files.items, store, announcement, is_taken_over);
         let mut screen = Screen::new(session, (count, total));
         let mut told = 0;
+        // Other machines store them, whose word is not enough.
+        let (stored, seen_stored) = watch::channel(0);
+        let verification = stored::verify_meanwhile(objects.clone(), items, seen_stored);
+        let verification = connection.runtime.spawn(verification);
         let left = connection.runtime.block_on(async {
-            let mut tick = tokio::time::interval(STEP_EVERY);
-            tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+            let mut pause = Duration::ZERO;
             loop {
                 tokio::select! {
                     biased;
                     () = stop.requested() => break Err(interruption()),
-                    _ = tick.tick() => {}
+                    () = tokio::time::sleep(pause) => {}
                 }
                 if let Some(local) = &mut local {
                     // The planner itself says when the queue is away.
@@ -329,10 +332,13 @@ impl Shared<'_> {
                 while let Ok(line) = noted.try_recv() {
                     report.warn(events, line);
                 }
-                screen.show(&planner.view(), events);
+                let view = planner.view();
+                stored.send_replace(view.done.0);
+                screen.show(&view, events);
                 if let Some(left) = left {
                     break left.map_err(|error| explain(&error));
                 }
+                pause = planner.pause();
             }
         });
         if let Some(local) = local {
@@ -344,16 +350,23 @@ impl Shared<'_> {
             connection.runtime.block_on(planner.end());
         }
         let left = left?;
-        // Other machines have stored them, whose word is not enough. Of missing files, the look shows which to replace.
-        let looked: Vec<usize> = match files.items.len() <= VERIFIED_MAX {
-            true => (0..files.items.len()).collect(),
-            false => left.clone(),
-        };
+        drop(stored);
         let left = connection.runtime.block_on(async {
+            let verifying = async {
+                let is_right = verification.await.unwrap_or_default();
+                // Of missing files, the look shows which to replace.
+                let missing: HashSet<usize> = left.into_iter().collect();
+                let is_known = |at: &usize| is_right.get(*at) == Some(&true) && !missing.contains(at);
+                let mut looked: Vec<usize> = (0..files.items.len()).filter(|at| !is_known(at)).collect();
+                if looked.len() > VERIFIED_MAX {
+                    looked.retain(|at| missing.contains(at));
+                }
+                stored::verify(&objects, &files.items, looked).await.map_err(|error| explain(&error))
+            };
             tokio::select! {
                 biased;
                 () = stop.requested() => Err(interruption()),
-                flaws = stored::verify(&objects, &files.items, looked) => flaws.map_err(|error| explain(&error)),
+                flaws = verifying => flaws,
             }
         })?;
         let done_bytes = total - left.iter().map(|(at, _)| files.items[*at].size).sum::<u64>();

@@ -1,15 +1,17 @@
 //! Finds out which files of workers the store has.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use fullbore_engine::digest::Sha256Hasher;
 use fullbore_engine::window::Window;
 use fullbore_fleet::message::Item;
 use fullbore_s3::objects::{self, ObjectFacts, Objects};
 use fullbore_s3::{CallError, DownloadError};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 
 use super::session::{Seen, look};
@@ -21,9 +23,18 @@ const ASKED_ONE_BY_ONE: usize = 500;
 /// Number of parallel requests to the store.
 pub(crate) const ASKED_AT_ONCE: usize = 32;
 
-/// Maximum number of files whose checksums are compared before publishing: a minute at 20 ms each, with 32 in parallel.
-/// In larger runs their sizes must do, as after a killed run.
+/// Maximum number of files whose checksums are still compared when all are stored: a minute at 20 ms each, with 32 in
+/// parallel. If more are left, their sizes must do, as after a killed run.
 pub(crate) const VERIFIED_MAX: usize = 100_000;
+
+/// Number of files that are verified between two looks at the run's progress, four of which are made in a second.
+const ASKED_MEANWHILE: usize = 512;
+
+/// Number of files that are asked for beyond those: some are not there yet, because workers are not equally fast.
+const IN_PROGRESS: usize = 32;
+
+/// Pause of the verification after answers without a right file.
+const NOTHING_PAUSE: Duration = Duration::from_secs(1);
 
 /// Number of objects read in parallel because the store has no checksum of them, and bytes and ranges of each in
 /// flight. A guess: together they take 64 MiB.
@@ -131,6 +142,52 @@ pub(crate) async fn verify(
     Ok(flaws.await?.into_iter().filter_map(|(at, flaw)| Some((at, flaw?))).collect())
 }
 
+/// Verifies files while workers store them, so that few are left when all are stored. `stored` tells how many files there
+/// are by now; when its sender is dropped, this ends, and returns for each item whether it was found right.
+///
+/// It only looks at checksums. A store that does not answer leaves the rest to [`verify`].
+pub(crate) async fn verify_meanwhile(
+    objects: Objects,
+    items: Arc<Vec<Item>>,
+    stored: watch::Receiver<u64>,
+) -> Vec<bool> {
+    let sizes: Vec<u64> = items.iter().map(|item| item.size).collect();
+    ask_meanwhile(&sizes, stored, |at| {
+        let (objects, file) = (objects.clone(), items[at].clone());
+        async move {
+            let facts = objects.head(&file.path).await?;
+            Ok(facts.is_some_and(|facts| facts.is_stores_own && facts.is(file.size, file.sha256)))
+        }
+    })
+    .await
+}
+
+/// Asks for files of these sizes, first for large ones, because tasks are given out in this order.
+async fn ask_meanwhile<F>(sizes: &[u64], mut stored: watch::Receiver<u64>, ask: impl Fn(usize) -> F) -> Vec<bool>
+where
+    F: Future<Output = Result<bool, CallError>> + Send + 'static,
+{
+    let mut waiting: Vec<usize> = (0..sizes.len()).collect();
+    waiting.sort_by_key(|at| Reverse(sizes[*at]));
+    let mut is_right = vec![false; sizes.len()];
+    while stored.changed().await.is_ok() {
+        let right = sizes.len() - waiting.len();
+        let behind = usize::try_from(*stored.borrow_and_update()).unwrap_or(usize::MAX).saturating_sub(right);
+        if behind == 0 {
+            continue;
+        }
+        let asked = waiting.iter().copied().take(behind.saturating_add(IN_PROGRESS).min(ASKED_MEANWHILE));
+        for (at, is_this_right) in of_each(asked, &ask).await.unwrap_or_default() {
+            is_right[at] = is_this_right;
+        }
+        waiting.retain(|at| !is_right[*at]);
+        if sizes.len() - waiting.len() == right {
+            tokio::time::sleep(NOTHING_PAUSE).await;
+        }
+    }
+    is_right
+}
+
 async fn flaw(objects: &Objects, file: &Item, reading: &Semaphore) -> Result<Option<Flaw>, CallError> {
     let Some(facts) = objects.head(&file.path).await? else { return Ok(Some(Flaw::Absent)) };
     if !facts.is(file.size, file.sha256) {
@@ -164,5 +221,72 @@ async fn flaw(objects: &Objects, file: &Item, reading: &Semaphore) -> Result<Opt
         Err(DownloadError::Missing { .. }) => Ok(Some(Flaw::Absent)),
         // Content that cannot be verified is replaced.
         Ok(_) | Err(_) => Ok(Some(Flaw::Wrong(facts))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Mutex;
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+
+    #[test]
+    fn files_are_verified_while_others_are_stored_and_each_about_once() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (files, wrong) = (2_000, 1_500);
+        let sizes: Vec<u64> = (0..files).map(|at| 10 * (files - at)).collect();
+        let there = Arc::new(AtomicU64::new(0));
+        let asked: Arc<Mutex<BTreeMap<usize, u32>>> = Arc::default();
+        let (tell, told) = watch::channel(0);
+        let is_right = runtime.block_on(async {
+            let ask = |at: usize| {
+                *asked.lock().unwrap().entry(at).or_default() += 1;
+                let there = there.clone();
+                async move { Ok((at as u64) < there.load(Ordering::Relaxed) && at as u64 != wrong) }
+            };
+            let storing = async {
+                while there.load(Ordering::Relaxed) < files {
+                    tell.send_replace(there.fetch_add(100, Ordering::Relaxed) + 100);
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+                // The last ones are seen, too.
+                for _ in 0..20 {
+                    tell.send_replace(files);
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+                drop(tell);
+            };
+            tokio::join!(ask_meanwhile(&sizes, told, ask), storing).0
+        });
+        let found: Vec<usize> = (0..sizes.len()).filter(|at| !is_right[*at]).collect();
+        assert_eq!(found, [wrong as usize]);
+        let asked = asked.lock().unwrap();
+        let requests: u32 = asked.values().sum();
+        assert!(u64::from(requests) < files + files / 2, "{requests} requests");
+    }
+
+    #[test]
+    fn files_that_nobody_stores_are_not_asked_for_without_end() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let asked = Arc::new(AtomicU64::new(0));
+        let (tell, told) = watch::channel(0);
+        let is_right = runtime.block_on(async {
+            let ask = |_| {
+                asked.fetch_add(1, Ordering::Relaxed);
+                async { Ok(false) }
+            };
+            let telling = async {
+                for _ in 0..100 {
+                    tell.send_replace(5);
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                drop(tell);
+            };
+            tokio::join!(ask_meanwhile(&[1; 1_000], told, ask), telling).0
+        });
+        assert_eq!(is_right, [false; 1_000]);
+        assert_eq!(asked.load(Ordering::Relaxed), 5 + IN_PROGRESS as u64, "one look, and then a pause");
     }
 }
