@@ -230,7 +230,7 @@ fn same_for_everybody(dir: &Path, name: &str, server: &Server, variant: &str, mo
 
 /// A kernel that refuses user namespaces to those without rights, as that of a hardened machine or of a container.
 #[test]
-fn who_may_not_make_a_user_namespace_is_told_so_before_anything_is_fetched() {
+fn who_may_not_make_a_user_namespace_is_told_so_at_once() {
     let dir = place();
     let (numbers, programs) = (dir.path().join("numbers"), dir.path().join("programs"));
     fs::write(&numbers, "nobody:200000:65536\n").unwrap();
