@@ -4,6 +4,9 @@
 //! answer. Connections are opened as requests need them, reopened when they break, and given up when the server cannot
 //! be reached. [`Sockets`] bounds the bytes in all sockets of a run.
 //!
+//! All connections live on one runtime, whichever runtime requests come from. Otherwise, the end of a runtime would close
+//! connections that requests of others wait for.
+//!
 //! A [`Service`] is the part that differs between servers: it builds request heads, and receives measurements.
 //! [`Options`] has the rest.
 
@@ -21,9 +24,10 @@ mod unreachable;
 
 use std::fmt;
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use tokio::runtime::Handle as Runtime;
 use tokio::sync::oneshot;
 
 use crate::connect::{Endpoint, connect};
@@ -77,6 +81,8 @@ struct Shared<S: Service> {
     service: S,
     queue: Queue<S>,
     options: Options,
+    /// The runtime of the connections.
+    runtime: OnceLock<Runtime>,
 }
 
 impl<S: Service> Drop for Handle<S> {
@@ -107,23 +113,35 @@ impl<S: Service> Deref for Client<S> {
 }
 
 impl<S: Service> Client<S> {
-    /// Creates a client; no connection is opened yet.
+    /// Creates a client; no connection is opened yet. Its connections will live on the current runtime; outside of any,
+    /// on that of the first request. This runtime must outlive all requests.
     pub fn new(service: S, options: Options) -> Client<S> {
+        Client::on(Runtime::try_current().ok(), service, options)
+    }
+
+    /// Creates a client with the same options, whose connections live on the same runtime.
+    #[must_use]
+    pub fn beside(&self, service: S) -> Client<S> {
+        Client::on(self.shared().runtime.get().cloned(), service, self.options().clone())
+    }
+
+    fn on(runtime: Option<Runtime>, service: S, options: Options) -> Client<S> {
         let queue = Queue::new(&options);
-        Client(Arc::new(Handle(Arc::new(Shared { service, queue, options }))))
+        let runtime = runtime.map_or_else(OnceLock::new, OnceLock::from);
+        Client(Arc::new(Handle(Arc::new(Shared { service, queue, options, runtime }))))
     }
 
     fn shared(&self) -> &Arc<Shared<S>> {
         &self.0.0
     }
 
-    /// Opens a connection on the current runtime before the first request: the handshakes take a round trip or two.
+    /// Opens a connection before the first request: the handshakes take a round trip or two.
     pub fn open(&self) {
         self.shared().queue.open_first();
         open(self.shared(), 1);
     }
 
-    /// Puts a request into the queue. Connections are opened on the current runtime.
+    /// Puts a request into the queue. Call it in a runtime.
     ///
     /// # Errors
     /// [`Unreachable`] with the reason, if the server was given up.
@@ -184,13 +202,13 @@ impl<S: Service> Client<S> {
 
 fn open<S: Service>(shared: &Arc<Shared<S>>, count: usize) {
     for _ in 0..count {
-        tokio::spawn(serve(Arc::clone(shared)));
+        shared.runtime.get_or_init(Runtime::current).spawn(serve(Arc::clone(shared)));
     }
 }
 
 /// Keeps connections to the server until no request waits any more.
 async fn serve<S: Service>(shared: Arc<Shared<S>>) {
-    let Shared { service, queue, options } = &*shared;
+    let Shared { service, queue, options, .. } = &*shared;
     loop {
         let server = service.server();
         let endpoint = S::endpoint(&server);

@@ -99,7 +99,7 @@ impl Client {
         tracing::info!(host = bucket.host, "requests are redirected");
         let endpoint = bucket.endpoint.clone();
         let store = Store { bucket: RwLock::new(Arc::new(bucket)), common: Arc::clone(&self.exchange.common) };
-        let server = exchange::Client::new(store, self.exchange.options().clone());
+        let server = self.exchange.beside(store);
         servers.insert(endpoint, server.clone());
         Some(server)
     }

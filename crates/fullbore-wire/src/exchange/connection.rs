@@ -239,7 +239,7 @@ impl<'a, S: Service> Connection<'a, S> {
     /// Waits for an event. No request may be started before `not_before`.
     async fn wait(&mut self, not_before: Option<Instant>) -> io::Result<Wakeup> {
         let now = Instant::now();
-        let Shared { queue, options, service } = &**self.shared;
+        let Shared { queue, options, service, .. } = &**self.shared;
         let budget = &options.sockets.budget;
         let waiting = self.writer.waiting(&mut self.http);
         let limit = self.allowance.bytes(waiting, now).min(OUTGOING_BYTES as u64);

@@ -479,3 +479,23 @@ async fn small_pieces_share_a_record_of_tls() {
         assert!(records[1] > 10_000, "head and body: {records:?}");
     }
 }
+
+/// A planner asks the store from the runtime of its queue, which ends before the run does. Connections that were opened for
+/// these requests must not go with it: others count on them.
+#[test]
+fn a_runtime_that_ends_takes_no_connection_along() {
+    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let own = runtime();
+    let (listener, address) = own.block_on(listen());
+    own.spawn(accept(listener, |stream, _| serve_all(stream)));
+    let made = || Client::new(plain(address.port(), Scheme::Http), small(4));
+    let ask = async |client: &Client<Plain>| assert_eq!(body_of(exchange(client, "/", vec![]).await), "hi");
+    let outside = made();
+    own.block_on(ask(&outside));
+    for client in [own.block_on(async { made() }), outside.beside(plain(address.port(), Scheme::Http)), outside] {
+        let passing = runtime();
+        passing.block_on(async { tokio::join!(ask(&client), ask(&client), ask(&client)) });
+        drop(passing);
+        own.block_on(async { timeout(SHORT, ask(&client)).await.expect("a connection takes it") });
+    }
+}
