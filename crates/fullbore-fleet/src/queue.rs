@@ -19,10 +19,10 @@ use crate::names::{Class, RunId, WorkerId};
 /// Time after which a task goes to another worker, unless its worker has extended it. If one of four workers dies, the
 /// others run out of their own tasks later than this. A longer wait would leave them idle at the end of a short run. A
 /// live worker with an interrupted path to the queue continues, so some bytes are transferred twice.
-pub const ACK_WAIT: Duration = Duration::from_secs(10);
+pub const ACK_WAIT: Duration = Duration::from_secs(8);
 
 /// Interval of extensions of a task, so that two of them may be lost within [`ACK_WAIT`].
-pub const EXTEND_INTERVAL: Duration = Duration::from_secs(3);
+pub const EXTEND_INTERVAL: Duration = Duration::from_millis(2500);
 
 /// Capacity of the queue in bytes: 170,000 tasks of 3 kB. A planner that finds it full waits, so a run of any size
 /// needs no more.
