@@ -27,7 +27,7 @@ const POOL_MEGABYTES: u64 = 60;
 /// Each of the two mirrors. All workers of a busy machine together are faster.
 const MIRROR_BYTES_PER_S: u64 = 1_500_000;
 
-/// Time for the whole run: 20 s of transfer, and 10 s until the queue gives a dead worker's tasks to another. The rest is
+/// Time for the whole run: 20 s of transfer, and 8 s until the queue gives a dead worker's tasks to another. The rest is
 /// for slow machines.
 const RUN_MAX: Duration = Duration::from_secs(150);
 
@@ -99,7 +99,7 @@ fn run() -> Outcome<()> {
     println!("\nThe store has {files} of {} packages, {:.1} of {:.1} MB.", wanted.len(), mega(bytes), mega(needed));
     let mut killed = workers.remove(busiest);
     killed.kill();
-    println!("{} is dead. Its tasks go to the others when it has not extended them for 10 s.", killed.name);
+    println!("{} is dead. Its tasks go to the others when it has not extended them for 8 s.", killed.name);
     let status = planner.wait(begun + RUN_MAX)?;
     println!("\n{}", planner.log().trim_end());
     if !status.success() {
