@@ -1,5 +1,5 @@
 """The mirrored archives. Each is made once, in the work directory, and kept."""
-import glob, argparse, gzip, hashlib, lzma, os, random, re, shutil, subprocess, tempfile
+import argparse, glob, gzip, hashlib, lzma, os, random, re, shutil, subprocess, tempfile
 
 HERE = os.path.dirname(os.path.realpath(__file__))
 ARCHIVE = os.environ.get("ARCHIVE") or os.path.realpath(HERE + "/../target/release/fullbore-archive")
