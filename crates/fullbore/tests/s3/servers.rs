@@ -201,12 +201,17 @@ pub fn versitygw() -> Server {
     versitygw_over(&["data", "data/bucket"], |_| Vec::new())
 }
 
+/// versitygw that keeps connections open, as object stores do. By default it closes them after each answer.
+pub fn versitygw_with_keep_alive() -> Server {
+    versitygw_over(&["data", "data/bucket"], |_| vec!["--keep-alive".into()])
+}
+
 /// versitygw without a bucket, with room for users. Over a bucket that was not made through it, it cannot copy for them.
 pub fn versitygw_with_users() -> Server {
     versitygw_over(&["data", "users"], |directory| vec!["--iam-dir".into(), directory.join("users").into()])
 }
 
-/// versitygw with TLS: the certificate is `cert.pem` in its directory. Its `url` is without TLS, as all here.
+/// versitygw with TLS, which keeps connections open: the certificate is `cert.pem` in its directory. Its `url` is without TLS, as all here.
 pub fn versitygw_with_tls() -> Server {
     versitygw_over(&["data", "data/bucket"], |directory| {
         let [certificate, key] = ["cert.pem", "key.pem"].map(|name| directory.join(name));
@@ -224,7 +229,7 @@ pub fn versitygw_with_tls() -> Server {
         ]);
         openssl.args(["-addext", "subjectAltName=IP:127.0.0.1", "-keyout"]).arg(&key).arg("-out").arg(&certificate);
         assert!(openssl.output().unwrap().status.success());
-        vec!["--cert".into(), certificate.into(), "--key".into(), key.into()]
+        vec!["--keep-alive".into(), "--cert".into(), certificate.into(), "--key".into(), key.into()]
     })
 }
 

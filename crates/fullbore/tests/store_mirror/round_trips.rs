@@ -6,7 +6,7 @@ use std::sync::mpsc;
 
 use fullbore_testkit::server::{TestCa, TlsSpec};
 
-use super::servers::versitygw_with_tls;
+use super::servers::{versitygw_with_keep_alive, versitygw_with_tls};
 use super::*;
 
 const ROUND_TRIP: Duration = Duration::from_millis(100);
@@ -65,7 +65,7 @@ fn delay(mut from: TcpStream, mut to: TcpStream, made: Instant) {
 #[test]
 #[ignore = "long"]
 fn nothing_new_takes_four_round_trips_at_most() {
-    takes_at_most(4, &versitygw().url, &served(0).url(), &[]);
+    takes_at_most(4, &versitygw_with_keep_alive().url, &served(0).url(), &[]);
 }
 
 /// One more is for the keys.
