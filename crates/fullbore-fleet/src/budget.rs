@@ -1,8 +1,8 @@
 //! Connections of the whole fleet to each mirror, shared by leases.
 //!
 //! A mirror with a budget of four has the slots 0 to 3. A worker opens a connection for each slot whose lease it holds,
-//! and renews the leases while it uses them. The lease of a dead worker expires. A worker takes its share of all slots
-//! at once, and more only if a slot was free for a while. If no slot is free, a worker with more than its share gives
+//! and renews the leases while it uses them. The lease of a dead worker expires. A worker first takes
+//! one slot of each mirror, soon its share of all slots, and more only if a slot was free for a while. If no slot is free, a worker with more than its share gives
 //! some back; if there are fewer slots than workers, they are passed on after a minute.
 //!
 //! A worker without a queue cannot renew. It keeps half of its connections, because the rest of the fleet may have
@@ -242,7 +242,7 @@ impl Slots {
         // A worker that has just passed a slot on leaves it to others.
         let has_passed = self.passed.is_some_and(|time| now.saturating_sub(time) < HOLD_MAX);
         let share = if has_passed { 0 } else { self.shares().most };
-        let (live, mut held) = (self.live, self.held());
+        let (live, mut held, is_joining) = (self.live, self.held(), self.is_joining());
         // In another order for each worker.
         let mut names: Vec<String> = self.hosts.keys().cloned().collect();
         self.random.shuffle(&mut names);
@@ -252,7 +252,7 @@ impl Slots {
             self.random.shuffle(&mut numbers);
             let mut has_extra = false;
             for number in numbers {
-                if self.readings < 2 && host.held() > 0 {
+                if is_joining && host.held() > 0 {
                     break;
                 }
                 let is_extra = held >= share || host.held() >= host.budget.div_ceil(live) as usize;

@@ -35,8 +35,8 @@ const OF_USER: &[&str] = &["--mount", "--user", "--map-root-user", "--map-auto"]
 const OF_ROOT: [(&[&str], Namespaces); 2] =
     [(&["--mount"], Namespaces::Own), (&["--mount", "--propagation", "unchanged"], Namespaces::Shared)];
 
-/// Settings of the kernel that refuse user namespaces to who is not root, the value with which they do, and one with which
-/// they do not. The first is Debian's, the second Ubuntu's (apparmor), the third is described in user_namespaces(7).
+/// Kernel settings that refuse user namespaces to ordinary users: each with the value that refuses, and one that allows. The
+/// first is Debian's, the second Ubuntu's (AppArmor), the third is described in user_namespaces(7).
 const REFUSALS: [(&str, &str, &str); 3] = [
     ("kernel.unprivileged_userns_clone", "0", "1"),
     ("kernel.apparmor_restrict_unprivileged_userns", "1", "0"),
@@ -123,7 +123,7 @@ fn for_root() -> Result<Unsharing, CommandError> {
     Ok((&[], Namespaces::Callers))
 }
 
-/// What unshare must be able to do for who is not root.
+/// The namespaces of an ordinary user. The error of a refusal names what refuses.
 fn for_user() -> Result<Unsharing, CommandError> {
     let tried = trial(OF_USER)?;
     if tried.status.success() {
@@ -133,14 +133,15 @@ fn for_user() -> Result<Unsharing, CommandError> {
     let said = said.lines().next().map_or_else(|| tried.status.to_string(), |line| line.trim().to_owned());
     let hint = match newuidmap().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
         true => "install the package uidmap".to_owned(),
-        false => who_refuses(|path| std::fs::read_to_string(path).ok()),
+        false => refusal_hint(|path| std::fs::read_to_string(path).ok()),
     };
     Err(CommandError::usage(format_args!("cannot make a user namespace: {said}")).hint(hint))
 }
 
-/// Options of unshare, and the namespaces that they give.
+/// Options of unshare, and the namespaces that they create.
 type Unsharing = (&'static [&'static str], Namespaces);
 
+/// Tries these options of unshare with the program `true`.
 fn trial(options: &[&str]) -> Result<Output, CommandError> {
     let mut trial = Command::new("unshare");
     trial.args(options).args(["--", "true"]).stdin(Stdio::null());
@@ -153,7 +154,7 @@ fn newuidmap() -> std::io::Result<Output> {
 }
 
 /// The hint for a kernel that refuses user namespaces. `read` reads a file of `/proc/sys`.
-fn who_refuses(read: impl Fn(&str) -> Option<String>) -> String {
+fn refusal_hint(read: impl Fn(&str) -> Option<String>) -> String {
     for (setting, refusing, allowing) in REFUSALS {
         let path = format!("/proc/sys/{}", setting.replace('.', "/"));
         if read(&path).is_some_and(|value| value.trim() == refusing) {
@@ -197,7 +198,7 @@ mod tests {
     #[test]
     fn a_setting_that_refuses_user_namespaces_is_named() {
         let with = |path: &'static str, value: &'static str| {
-            who_refuses(|asked| (asked == path).then(|| format!("{value}\n")))
+            refusal_hint(|asked| (asked == path).then(|| format!("{value}\n")))
         };
         assert!(with("/proc/sys/kernel/unprivileged_userns_clone", "0").contains("kernel.unprivileged_userns_clone=1"));
         let apparmor = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns";

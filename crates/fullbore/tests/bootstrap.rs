@@ -228,7 +228,7 @@ fn same_for_everybody(dir: &Path, name: &str, server: &Server, variant: &str, mo
     file(name)
 }
 
-/// A kernel that refuses user namespaces to those without rights, as that of a hardened machine or of a container.
+/// A kernel refuses user namespaces to ordinary users, as on a hardened machine or in a container.
 #[test]
 fn who_may_not_make_a_user_namespace_is_told_so_at_once() {
     let dir = place();

@@ -211,7 +211,8 @@ pub fn versitygw_with_users() -> Server {
     versitygw_over(&["data", "users"], |directory| vec!["--iam-dir".into(), directory.join("users").into()])
 }
 
-/// versitygw with TLS, which keeps connections open: the certificate is `cert.pem` in its directory. Its `url` is without TLS, as all here.
+/// versitygw with TLS, which keeps connections open: the certificate is `cert.pem` in its directory. Its `url` is without
+/// TLS, as all here.
 pub fn versitygw_with_tls() -> Server {
     versitygw_over(&["data", "data/bucket"], |directory| {
         let [certificate, key] = ["cert.pem", "key.pem"].map(|name| directory.join(name));

@@ -40,9 +40,8 @@ const LOOK_AGAIN: Duration = Duration::from_secs(2);
 /// Time for which looks at the store may fail until the run ends. A guess: longer than the restart of a store.
 const STORE_AWAY_MAX: Duration = Duration::from_secs(300);
 
-/// Time between two steps, and at the end of a run.
-const STEP_EVERY: Duration = Duration::from_millis(250);
-const LAST_STEPS_EVERY: Duration = Duration::from_millis(50);
+/// Time between two steps.
+pub(super) const STEP_EVERY: Duration = Duration::from_millis(250);
 
 /// What the planner asks of the store.
 pub(super) trait Store {
@@ -188,15 +187,9 @@ impl<'a, Q: Queue, S: Store> Planner<'a, Q, S> {
         }
     }
 
-    /// Time until the next step.
-    pub(super) fn pause(&self) -> Duration {
-        let is_at_end = self.tasks > 0 && self.unpublished.is_empty() && self.counts.waiting == 0;
-        if is_at_end { LAST_STEPS_EVERY } else { STEP_EVERY }
-    }
-
     /// Goes on with the run. Gives the places of the files that the store lacks, once workers can do no more: none if
     /// all is done. An error is that of a store that refuses, or that has not answered for [`STORE_AWAY_MAX`]. Call it
-    /// after each [`Planner::pause`].
+    /// every [`STEP_EVERY`].
     pub(super) async fn step(&mut self, happens: &mut impl FnMut(Happening)) -> Option<Result<Vec<usize>, CallError>> {
         self.listen(happens);
         let now = self.now();

@@ -30,7 +30,7 @@ use super::budgets;
 use super::connection::{self, Connection};
 use super::keys::{Card, Presence};
 use super::lanes::Change;
-use super::planner::{Happening, Planner, Store, View};
+use super::planner::{Happening, Planner, STEP_EVERY, Store, View};
 use super::work::{Served, serve};
 use super::worker::Order;
 use super::{FleetSettings, worker_name};
@@ -312,12 +312,13 @@ impl Shared<'_> {
         let verification = stored::verify_meanwhile(objects.clone(), items, seen_stored);
         let verification = connection.runtime.spawn(verification);
         let left = connection.runtime.block_on(async {
-            let mut pause = Duration::ZERO;
+            let mut tick = tokio::time::interval(STEP_EVERY);
+            tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
             loop {
                 tokio::select! {
                     biased;
                     () = stop.requested() => break Err(interruption()),
-                    () = tokio::time::sleep(pause) => {}
+                    _ = tick.tick() => {}
                 }
                 if let Some(local) = &mut local {
                     // The planner itself says when the queue is away.
@@ -338,7 +339,6 @@ impl Shared<'_> {
                 if let Some(left) = left {
                     break left.map_err(|error| explain(&error));
                 }
-                pause = planner.pause();
             }
         });
         if let Some(local) = local {
